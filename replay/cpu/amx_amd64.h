@@ -1,9 +1,9 @@
-// Macros for AMX products of strips of 16 rows in layout Tiled16 with 1 to 64 rows of quantised
+// Macros for AMX products of strips of 16 rows in layout Tiled16 with 16, 32, 48 or 64 rows of quantised
 // activations. They compute the same arithmetic as tiledFunc.
 //
 // The columns of a strip are processed in chunks of at most CHUNK tiles. First the chunk's quants
 // are expanded to int8, minus the type's offset, and its scales to float32: a record for each tile.
-// Then groups of at most 16 rows of x are multiplied with the records. STEP multiplies the quants
+// Then groups of 16 rows of x are multiplied with the records. STEP multiplies the quants
 // of a tile with 16 rows of x and stores the 16 by 16 integer sums in memory; POST adds these sums,
 // times the scales, to the float sums in Z0-Z15. STEP runs one tile ahead of POST, so that the tile
 // unit and the vector unit work at the same time. Registers:
@@ -14,16 +14,16 @@
 //	R11 BX   quants and scales of x,   Z24      d, or m
 //	         first row of the chunk    Z26 Z27  integer scales, or minimums, as float32
 //	R9 R10   first row of the group,   Z16-Z18  temporary
-//	         and its saved sums        K1 K2    tiles of the chunk
+//	         and its saved sums        K1       tiles of the chunk
 //
 // While weights are expanded, DI is the record, R8 the integer scales, CX and R14 count blocks and
 // tiles. While they are multiplied, DI is the record and DX the scales of x for POST, R14 the record
 // and AX the quants of x for STEP, R8 the integer sums, and CX the number of tiles left.
 //
-// The work area is part of the frame of 47,232 bytes, which also has room for its alignment and for
+// The work area is part of the frame of 29,824 bytes, which also has room for its alignment and for
 // variables. The work area's parts are, in bytes from its beginning:
 
-#define CHUNK 32
+#define CHUNK 16
 #define RECORD 896                  // int8 [8, 16, 4] quants, then vectors at
 #define RECORDD 512                 // d
 #define RECORDS 576                 // integer scales of columns 0 to 15, or of all
@@ -35,7 +35,7 @@
 #define WORKS (WORKX+64*CHUNK)      // [16, CHUNK] sums of x as float32, of columns 0 to 15 or of all
 #define WORKT (WORKS+64*CHUNK)      // [16, CHUNK] sums of x of columns 16 to 31
 #define WORKI (WORKT+64*CHUNK)      // [2] integer sums of a step, 2 KiB each
-#define WORKY (WORKI+4096)          // [4, 16, 16] float sums of up to four groups of rows
+#define WORKY (WORKI+4096)          // [4, 16, 16] float sums of the groups
 #define WORKZ (WORKY+4096)          // [4, 16, 16] sums of the minimums' part
 
 // Go's assembler lacks AMX. The following macros encode its instructions; a test compares them with
@@ -115,12 +115,10 @@
 #define ADDROW(i, Z) \
 	VADDPS (64*i)(R10), Z, Z
 
-// STOREROW writes a row of y and jumps to stored after the last one. CX is the number of rows left.
+// STOREROW writes a row of y. DX is the stride of y.
 #define STOREROW(i, Z) \
 	VMOVUPS Z, (DI)     \
-	ADDQ    DX, DI      \
-	DECQ    CX          \
-	JEQ     stored
+	ADDQ    DX, DI
 
 // STEP1 multiplies the columns of a tile together, STEP2 columns 0 to 15 and 16 to 31 separately.
 // s, 0 or 1, selects the integer sums.
@@ -191,31 +189,25 @@
 #define POSTDST0 POSTDST(POSTDSTROW0)
 #define POSTDST1 POSTDST(POSTDSTROW1)
 
-// SUMS1 copies the sums of x of a row: K1 and K2 select tiles, each of which has two int16 at the
-// address DX+R14. SUMS2 keeps the sums of columns 0 to 15 and 16 to 31 apart.
-#define SUMS1OF(at, K) \
-	VMOVDQU32.Z at(DX)(R14*1), K, Z16 \
-	VPSLLD      $16, Z16, Z17         \
-	VPSRAD      $16, Z17, Z17         \
-	VPSRAD      $16, Z16, Z16         \
-	VPADDD      Z16, Z17, Z17         \
-	VCVTDQ2PS   Z17, Z17              \
-	VMOVUPS     Z17, (WORKS-WORKX+at)(DI)
+// SUMS1 copies the sums of x of a row. K1 selects tiles, each of which has two int16 at the address
+// DX+R14. SUMS2 keeps the sums of columns 0 to 15 and 16 to 31 apart.
 #define SUMS1 \
-	SUMS1OF(0, K1)  \
-	SUMS1OF(64, K2)
-#define SUMS2OF(at, K) \
-	VMOVDQU32.Z at(DX)(R14*1), K, Z16     \
-	VPSLLD      $16, Z16, Z17             \
-	VPSRAD      $16, Z17, Z17             \
-	VPSRAD      $16, Z16, Z16             \
-	VCVTDQ2PS   Z16, Z16                  \
-	VCVTDQ2PS   Z17, Z17                  \
-	VMOVUPS     Z17, (WORKS-WORKX+at)(DI) \
-	VMOVUPS     Z16, (WORKT-WORKX+at)(DI)
+	VMOVDQU32.Z (DX)(R14*1), K1, Z16       \
+	VPSLLD      $16, Z16, Z17              \
+	VPSRAD      $16, Z17, Z17              \
+	VPSRAD      $16, Z16, Z16              \
+	VPADDD      Z16, Z17, Z17              \
+	VCVTDQ2PS   Z17, Z17                   \
+	VMOVUPS     Z17, (WORKS-WORKX)(DI)
 #define SUMS2 \
-	SUMS2OF(0, K1)  \
-	SUMS2OF(64, K2)
+	VMOVDQU32.Z (DX)(R14*1), K1, Z16       \
+	VPSLLD      $16, Z16, Z17              \
+	VPSRAD      $16, Z17, Z17              \
+	VPSRAD      $16, Z16, Z16              \
+	VCVTDQ2PS   Z16, Z16                   \
+	VCVTDQ2PS   Z17, Z17                   \
+	VMOVUPS     Z17, (WORKS-WORKX)(DI)     \
+	VMOVUPS     Z16, (WORKT-WORKX)(DI)
 
 // LEAST computes the minimums' part of the sums of a group and, after the last chunk, adds it.
 // Minimums are below 64 and sums of x below 2^12, so their products are exact as float32.
@@ -267,31 +259,15 @@ last: \
 	JMP  stored                   \
 last:
 
-// CLEARWORK sets the scales and sums of inactive rows to 0, if there are fewer than 16 rows.
-#define CLEARWORK \
-	CMPQ rows+64(FP), $16    \
-	JGE  cleared             \
-	LEAQ WORKX(R15), DI      \
-	MOVL $(3*CHUNK), CX      \
-	VPXORD Z0, Z0, Z0        \
-clear: \
-	VMOVUPS Z0, (DI)         \
-	ADDQ $64, DI             \
-	DECQ CX                  \
-	JNE  clear               \
-cleared:
-
 // AMX is the body of a function. minus holds minus the type's offset in every byte. A block consists
 // of head bytes, which the macro HEAD reads, and the given number of tiles of size bytes, which TILE
-// expands. shape is the configuration of the tiles. If there are more than 16 rows, the last group
-// consists of the last 16.
+// expands. shape is the configuration of the tiles.
 #define AMX(minus, head, tiles, size, CONSTANTS, HEAD, TILE, SUMS, STEP, POST0, POST1, LEAST) \
 	NO_LOCAL_POINTERS             \
 	MOVQ shape+72(FP), AX         \
 	LDTILECFG                     \
 	LEAQ 63(SP), R15              \
 	ANDQ $~63, R15                \
-	CLEARWORK                     \
 	MOVQ w+16(FP), SI             \
 	MOVQ xStride+48(FP), R12      \
 	MOVL $64, R13                 \
@@ -330,8 +306,6 @@ tile: \
 	SHLQ  CX, AX                  \
 	DECQ  AX                      \
 	KMOVW AX, K1                  \
-	SHRQ  $16, AX                 \
-	KMOVW AX, K2                  \
 	XORL  R9, R9                  \
 	LEAQ  WORKY(R15), R10         \
 group: \
@@ -342,15 +316,10 @@ group: \
 	LEAQ  WORKX(R15), DI          \
 	MOVQ  in+56(FP), R14          \
 	SHRQ  $3, R14                 \
-	MOVQ  rows+64(FP), CX         \
-	CMPQ  CX, $16                 \
-	JLE   copy                    \
 	MOVL  $16, CX                 \
 copy: \
 	VMOVUPS.Z (DX), K1, Z16       \
-	VMOVUPS.Z 64(DX), K2, Z17     \
 	VMOVUPS   Z16, (DI)           \
-	VMOVUPS   Z17, 64(DI)         \
 	SUMS                          \
 	ADDQ R12, DX                  \
 	ADDQ $(4*CHUNK), DI           \
@@ -393,23 +362,12 @@ summed: \
 	MOVQ R9, DI                   \
 	IMULQ DX, DI                  \
 	ADDQ at-32(SP), DI            \
-	MOVQ rows+64(FP), CX          \
-	CMPQ CX, $16                  \
-	JLE  store                    \
-	MOVL $16, CX                  \
-store: \
 	EACH16(STOREROW)              \
 stored: \
 	ADDQ $1024, R10               \
 	ADDQ $16, R9                  \
-	MOVQ rows+64(FP), CX          \
-	CMPQ R9, CX                   \
-	JGE  grouped                  \
-	SUBQ $16, CX                  \
-	CMPQ R9, CX                   \
-	CMOVQGT CX, R9                \
-	JMP  group                    \
-grouped: \
+	CMPQ R9, rows+64(FP)          \
+	JLT  group                    \
 	MOVQ count-24(SP), AX         \
 	LEAQ (BX)(AX*4), BX           \
 	SHLQ $5, AX                   \

@@ -7,6 +7,7 @@ import (
 	"go/constant"
 	"go/token"
 	"go/types"
+	"math"
 	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
@@ -52,7 +54,7 @@ func TestAMX(t *testing.T) {
 		t.Run(typ.String(), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(44, uint64(typ)))
 			elems, _ := typ.Block()
-			for _, rows := range []int{7, 8, 9, 15, 16, 17, 24, 31, 33, 64, 65, 72, 150} {
+			for _, rows := range []int{15, 16, 17, 31, 33, 48, 64, 65, 150} {
 				for _, columns := range []int{256, 1024, 1280, 2048 + 512} {
 					strips := 1 + r.IntN(3)
 					w := randomTiles(t, r, typ, strips, columns/elems, r.IntN(2) == 0)
@@ -64,7 +66,7 @@ func TestAMX(t *testing.T) {
 			// Numbers of tiles that are not a multiple of 8.
 			for tiles := 1; tiles < 70 && elems < 256; tiles += 1 + r.IntN(5) {
 				columns := (tiles*blockElems + elems - 1) / elems * elems
-				x := input512(t, 8+r.IntN(12), columns, 0, func(int) []float32 { return random(r, columns, 1) })
+				x := input512(t, 16+r.IntN(24), columns, 0, func(int) []float32 { return random(r, columns, 1) })
 				checkProduct(t, products[typ], typ, randomTiles(t, r, typ, 2, columns/elems, true), 2, x)
 			}
 		})
@@ -137,6 +139,37 @@ func TestAMXInterrupted(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	done.Wait()
+}
+
+// TestAMXRefused gives the check of the AMX loops one that computes what the VNNI loop does, and one
+// that differs in a single element.
+func TestAMXRefused(t *testing.T) {
+	needAVX512(t)
+	for typ, loops := range loops512() {
+		wrong := -1
+		fake := loops
+		fake.amx = func(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape) {
+			if *shape != tileShapeOf(typ) || rows%tileRows != 0 || rows > amxRows {
+				t.Errorf("%v: %d rows, shape %v", typ, rows, *shape)
+			}
+			for j := 0; j < rows; j += 4 {
+				row := (*float32)(unsafe.Add(unsafe.Pointer(y), j*yStride))
+				loops.four(row, yStride, w, strips, blocks, (*byte)(unsafe.Add(unsafe.Pointer(x), j*xStride)), xStride, in)
+			}
+			if wrong >= 0 {
+				v := (*float32)(unsafe.Add(unsafe.Pointer(y), wrong*yStride))
+				*v = math.Nextafter32(*v, 1000)
+			}
+		}
+		if !sameProducts(map[dtype.Type]tiledLoops{typ: fake}) {
+			t.Errorf("%v: the same products are refused", typ)
+		}
+		for _, wrong = range []int{0, 17, 31} {
+			if sameProducts(map[dtype.Type]tiledLoops{typ: fake}) {
+				t.Errorf("%v: a wrong element of row %d is accepted", typ, wrong)
+			}
+		}
+	}
 }
 
 // TestAMXEncodings compares the instructions that amx_amd64.h encodes with clang's encoding of the
@@ -214,8 +247,8 @@ func assembledBytes(t *testing.T, code string) (b []byte) {
 	return b
 }
 
-// BenchmarkAMX multiplies a matrix that fits in the second-level cache on one core, with VNNI and
-// with AMX.
+// BenchmarkAMX multiplies a matrix that fits in the second-level cache on one core, with VNNI, with
+// AMX, and with AMX one strip at a time.
 func BenchmarkAMX(b *testing.B) {
 	needAMX(b)
 	const columns, strips = 1024, 64
@@ -228,16 +261,19 @@ func BenchmarkAMX(b *testing.B) {
 		}
 		elems, _ := typ.Block()
 		w := randomTiles(b, r, typ, strips, columns/elems, true)
-		for _, rows := range []int{8, 16, 64} {
+		for _, rows := range []int{16, 64} {
 			x := input512(b, rows, columns, 64, func(int) []float32 { return random(r, columns, 1) })
 			y := make([]float32, rows*strips*dtype.TileRows)
 			for _, set := range []struct {
 				name string
 				run  tiledFunc
-			}{{"vnni", vnni[typ]}, {"amx", amx[typ]}} {
+				at   int // strips at a time
+			}{{"vnni", vnni[typ], strips}, {"amx", amx[typ], strips}, {"strip", amx[typ], 1}} {
 				b.Run(fmt.Sprintf("%v/%d/%s", typ, rows, set.name), func(b *testing.B) {
 					for b.Loop() {
-						set.run(y, strips*dtype.TileRows, w, strips, x)
+						for s := 0; s < strips; s += set.at {
+							set.run(y[dtype.TileRows*s:], strips*dtype.TileRows, w[len(w)/strips*s:], set.at, x)
+						}
 					}
 					reportMACs(b, strips*dtype.TileRows*columns*rows)
 				})

@@ -1,4 +1,4 @@
-// Macros for AVX-512 products of strips of 16 rows in layout Tiled16 with one or
+// Macros for AVX-512 products of strips of 16 rows in layout Tiled16 with one, two or
 // four rows of quantised activations. They compute the same arithmetic as tiledFunc.
 // A lane is a row of the strip. The registers are
 //
@@ -76,27 +76,31 @@ done: \
 	VZEROUPPER \
 	RET
 
-// Macros whose names end in 1 handle one row of x, macros whose names end in 4 handle four.
+// Macros whose names end in 1, 2 or 4 handle that many rows of x.
 
 #define ZERO1 \
 	VPXORD Z0, Z0, Z0 \
 	VPXORD Z4, Z4, Z4
-#define ZERO4 \
+#define ZERO2 \
 	ZERO1             \
 	VPXORD Z1, Z1, Z1 \
+	VPXORD Z5, Z5, Z5
+#define ZERO4 \
+	ZERO2             \
 	VPXORD Z2, Z2, Z2 \
 	VPXORD Z3, Z3, Z3 \
-	VPXORD Z5, Z5, Z5 \
 	VPXORD Z6, Z6, Z6 \
 	VPXORD Z7, Z7, Z7
 
 #define STORE1 \
 	VMOVUPS Z0, (DI)
-#define STORE4 \
+#define STORE2 \
+	STORE1                    \
 	MOVQ    yStride+8(FP), R8 \
+	VMOVUPS Z1, (DI)(R8*1)
+#define STORE4 \
+	STORE2                    \
 	LEAQ    (DI)(R8*2), AX    \
-	VMOVUPS Z0, (DI)          \
-	VMOVUPS Z1, (DI)(R8*1)    \
 	VMOVUPS Z2, (AX)          \
 	VMOVUPS Z3, (AX)(R8*1)
 
@@ -104,6 +108,10 @@ done: \
 #define STOREMIN1 \
 	VADDPS Z4, Z0, Z0 \
 	STORE1
+#define STOREMIN2 \
+	VADDPS Z4, Z0, Z0 \
+	VADDPS Z5, Z1, Z1 \
+	STORE2
 #define STOREMIN4 \
 	VADDPS Z4, Z0, Z0 \
 	VADDPS Z5, Z1, Z1 \
@@ -118,32 +126,40 @@ done: \
 	VPDPWSSD.BCST at, C, I
 #define LESS1(C) \
 	LESS((BX), C, Z8)
+#define LESS2(C) \
+	LESS((BX), C, Z8) \
+	LESS((BX)(R12*1), C, Z9)
 #define LESS4(C) \
-	LESS((BX), C, Z8)         \
-	LESS((BX)(R12*1), C, Z9)  \
+	LESS2(C)                  \
 	LESS((BX)(R12*2), C, Z10) \
 	LESS((BX)(R13*1), C, Z11)
 #define LESSHIGH1(C) \
 	LESS((BX), C, Z12)
+#define LESSHIGH2(C) \
+	LESS((BX), C, Z12) \
+	LESS((BX)(R12*1), C, Z13)
 #define LESSHIGH4(C) \
-	LESS((BX), C, Z12)        \
-	LESS((BX)(R12*1), C, Z13) \
+	LESSHIGH2(C)              \
 	LESS((BX)(R12*2), C, Z14) \
 	LESS((BX)(R13*1), C, Z15)
 
 // NOLESS initialises the integers with 0.
 #define NOLESS1 \
 	VPXORD Z8, Z8, Z8
+#define NOLESS2 \
+	VPXORD Z8, Z8, Z8 \
+	VPXORD Z9, Z9, Z9
 #define NOLESS4 \
-	VPXORD Z8, Z8, Z8    \
-	VPXORD Z9, Z9, Z9    \
+	NOLESS2              \
 	VPXORD Z10, Z10, Z10 \
 	VPXORD Z11, Z11, Z11
 #define NOLESSHIGH1 \
 	VPXORD Z12, Z12, Z12
-#define NOLESSHIGH4 \
+#define NOLESSHIGH2 \
 	VPXORD Z12, Z12, Z12 \
-	VPXORD Z13, Z13, Z13 \
+	VPXORD Z13, Z13, Z13
+#define NOLESSHIGH4 \
+	NOLESSHIGH2          \
 	VPXORD Z14, Z14, Z14 \
 	VPXORD Z15, Z15, Z15
 
@@ -151,16 +167,20 @@ done: \
 // to the sums of columns 16 to 31.
 #define DOT1(g, W) \
 	VPDPBUSD.BCST (4*(g))(AX), W, Z8
+#define DOT2(g, W) \
+	VPDPBUSD.BCST (4*(g))(AX), W, Z8 \
+	VPDPBUSD.BCST (4*(g))(AX)(R12*1), W, Z9
 #define DOT4(g, W) \
-	VPDPBUSD.BCST (4*(g))(AX), W, Z8         \
-	VPDPBUSD.BCST (4*(g))(AX)(R12*1), W, Z9  \
+	DOT2(g, W)                               \
 	VPDPBUSD.BCST (4*(g))(AX)(R12*2), W, Z10 \
 	VPDPBUSD.BCST (4*(g))(AX)(R13*1), W, Z11
 #define DOTHIGH1(g, W) \
 	VPDPBUSD.BCST (4*(g))(AX), W, Z12
+#define DOTHIGH2(g, W) \
+	VPDPBUSD.BCST (4*(g))(AX), W, Z12 \
+	VPDPBUSD.BCST (4*(g))(AX)(R12*1), W, Z13
 #define DOTHIGH4(g, W) \
-	VPDPBUSD.BCST (4*(g))(AX), W, Z12        \
-	VPDPBUSD.BCST (4*(g))(AX)(R12*1), W, Z13 \
+	DOTHIGH2(g, W)                           \
 	VPDPBUSD.BCST (4*(g))(AX)(R12*2), W, Z14 \
 	VPDPBUSD.BCST (4*(g))(AX)(R13*1), W, Z15
 
@@ -172,9 +192,11 @@ done: \
 	VADDPS      I, ACC, ACC
 #define ADD1 \
 	ADD((DX), Z8, Z0)
+#define ADD2 \
+	ADD((DX), Z8, Z0) \
+	ADD((DX)(R12*1), Z9, Z1)
 #define ADD4 \
-	ADD((DX), Z8, Z0)         \
-	ADD((DX)(R12*1), Z9, Z1)  \
+	ADD2                      \
 	ADD((DX)(R12*2), Z10, Z2) \
 	ADD((DX)(R13*1), Z11, Z3)
 
@@ -190,9 +212,11 @@ done: \
 	VADDPS      I, ACC, ACC
 #define ADDK1 \
 	ADDK((DX), Z8, Z0)
+#define ADDK2 \
+	ADDK((DX), Z8, Z0) \
+	ADDK((DX)(R12*1), Z9, Z1)
 #define ADDK4 \
-	ADDK((DX), Z8, Z0)         \
-	ADDK((DX)(R12*1), Z9, Z1)  \
+	ADDK2                      \
 	ADDK((DX)(R12*2), Z10, Z2) \
 	ADDK((DX)(R13*1), Z11, Z3)
 
@@ -208,9 +232,11 @@ done: \
 	VADDPS      I, ACC, ACC
 #define ADDKK1 \
 	ADDKK((DX), Z8, Z12, Z0)
+#define ADDKK2 \
+	ADDKK((DX), Z8, Z12, Z0) \
+	ADDKK((DX)(R12*1), Z9, Z13, Z1)
 #define ADDKK4 \
-	ADDKK((DX), Z8, Z12, Z0)         \
-	ADDKK((DX)(R12*1), Z9, Z13, Z1)  \
+	ADDKK2                           \
 	ADDKK((DX)(R12*2), Z10, Z14, Z2) \
 	ADDKK((DX)(R13*1), Z11, Z15, Z3)
 
@@ -227,9 +253,11 @@ done: \
 	OP            Z17, ACC, ACC
 #define MIN1(OP, C) \
 	MIN(OP, C, (DX), (BX), Z4)
+#define MIN2(OP, C) \
+	MIN(OP, C, (DX), (BX), Z4) \
+	MIN(OP, C, (DX)(R12*1), (BX)(R12*1), Z5)
 #define MIN4(OP, C) \
-	MIN(OP, C, (DX), (BX), Z4)               \
-	MIN(OP, C, (DX)(R12*1), (BX)(R12*1), Z5) \
+	MIN2(OP, C)                              \
 	MIN(OP, C, (DX)(R12*2), (BX)(R12*2), Z6) \
 	MIN(OP, C, (DX)(R13*1), (BX)(R13*1), Z7)
 

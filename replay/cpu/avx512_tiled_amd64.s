@@ -25,6 +25,7 @@
 	VCVTPH2PS  512(SI), Z24    \
 	ADD
 #define Q80TILE1 Q80TILE(LESS1, DOT1, ADD1)
+#define Q80TILE2 Q80TILE(LESS2, DOT2, ADD2)
 #define Q80TILE4 Q80TILE(LESS4, DOT4, ADD4)
 #define Q80TILEX Q80TILE(NONEOF, KEEP, KEEPD)
 
@@ -38,13 +39,18 @@ TEXT ·tiledQ8_0x1AVX512(SB), NOSPLIT, $0-64
 	Q80CONSTANTS
 	TILED(0, 1, 544, ZERO1, NOHEAD, Q80TILE1, STORE1)
 
+// func tiledQ8_0x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ8_0x2AVX512(SB), NOSPLIT, $0-64
+	Q80CONSTANTS
+	TILED(0, 1, 544, ZERO2, NOHEAD, Q80TILE2, STORE2)
+
 // func tiledQ8_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ8_0x4AVX512(SB), NOSPLIT, $0-64
 	Q80CONSTANTS
 	TILED(0, 1, 544, ZERO4, NOHEAD, Q80TILE4, STORE4)
 
 // func tiledQ8_0AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ8_0AMX(SB), 0, $47232-80
+TEXT ·tiledQ8_0AMX(SB), 0, $29824-80
 	AMX(0x80808080, 0, 1, 544, Q80CONSTANTS, NOHEAD, Q80TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
 
 #define Q40TILE(LESS, DOT, ADD) \
@@ -58,6 +64,7 @@ TEXT ·tiledQ8_0AMX(SB), 0, $47232-80
 	VCVTPH2PS  256(SI), Z24    \
 	ADD
 #define Q40TILE1 Q40TILE(LESS1, DOT1, ADD1)
+#define Q40TILE2 Q40TILE(LESS2, DOT2, ADD2)
 #define Q40TILE4 Q40TILE(LESS4, DOT4, ADD4)
 #define Q40TILEX Q40TILE(NONEOF, KEEP, KEEPD)
 
@@ -71,13 +78,18 @@ TEXT ·tiledQ4_0x1AVX512(SB), NOSPLIT, $0-64
 	Q40CONSTANTS
 	TILED(0, 1, 288, ZERO1, NOHEAD, Q40TILE1, STORE1)
 
+// func tiledQ4_0x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ4_0x2AVX512(SB), NOSPLIT, $0-64
+	Q40CONSTANTS
+	TILED(0, 1, 288, ZERO2, NOHEAD, Q40TILE2, STORE2)
+
 // func tiledQ4_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ4_0x4AVX512(SB), NOSPLIT, $0-64
 	Q40CONSTANTS
 	TILED(0, 1, 288, ZERO4, NOHEAD, Q40TILE4, STORE4)
 
 // func tiledQ4_0AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ4_0AMX(SB), 0, $47232-80
+TEXT ·tiledQ4_0AMX(SB), 0, $29824-80
 	AMX(0xf8f8f8f8, 0, 1, 288, Q40CONSTANTS, NOHEAD, Q40TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
 
 // Q41TILE multiplies a tile of Q4_1. MIN multiplies minimums by integers; for Q4_1 these are 1.
@@ -94,6 +106,7 @@ TEXT ·tiledQ4_0AMX(SB), 0, $47232-80
 	ADD                        \
 	MIN(VADDPS, Z30)
 #define Q41TILE1 Q41TILE(NOLESS1, DOT1, ADD1, MIN1)
+#define Q41TILE2 Q41TILE(NOLESS2, DOT2, ADD2, MIN2)
 #define Q41TILE4 Q41TILE(NOLESS4, DOT4, ADD4, MIN4)
 #define Q41TILEX Q41TILE(NONE, KEEP, KEEPD, KEEPMIN)
 
@@ -107,13 +120,18 @@ TEXT ·tiledQ4_1x1AVX512(SB), NOSPLIT, $0-64
 	Q41CONSTANTS
 	TILED(0, 1, 320, ZERO1, NOHEAD, Q41TILE1, STOREMIN1)
 
+// func tiledQ4_1x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ4_1x2AVX512(SB), NOSPLIT, $0-64
+	Q41CONSTANTS
+	TILED(0, 1, 320, ZERO2, NOHEAD, Q41TILE2, STOREMIN2)
+
 // func tiledQ4_1x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ4_1x4AVX512(SB), NOSPLIT, $0-64
 	Q41CONSTANTS
 	TILED(0, 1, 320, ZERO4, NOHEAD, Q41TILE4, STOREMIN4)
 
 // func tiledQ4_1AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ4_1AMX(SB), 0, $47232-80
+TEXT ·tiledQ4_1AMX(SB), 0, $29824-80
 	AMX(0, 0, 1, 320, Q41CONSTANTS, NOHEAD, Q41TILEX, SUMS1, STEP1, POSTD0, POSTD1, LEAST1)
 
 // tiledWordPairs is a shuffle that repeats each of 16 bytes, which are in all quarters of the
@@ -143,6 +161,7 @@ GLOBL ·tiledWordPairs(SB), RODATA|NOPTR, $64
 	ADD                             \
 	MIN(VSUBPS, Z27)
 #define Q4KTILE1 Q4KTILE(NOLESS1, DOT1, ADDK1, MIN1)
+#define Q4KTILE2 Q4KTILE(NOLESS2, DOT2, ADDK2, MIN2)
 #define Q4KTILE4 Q4KTILE(NOLESS4, DOT4, ADDK4, MIN4)
 #define Q4KTILEX Q4KTILE(NONE, KEEP, KEEPDS, KEEPMIN)
 
@@ -155,13 +174,18 @@ TEXT ·tiledQ4_Kx1AVX512(SB), NOSPLIT, $0-64
 	Q4KCONSTANTS
 	TILED(64, 8, 288, ZERO1, HEADMIN, Q4KTILE1, STOREMIN1)
 
+// func tiledQ4_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ4_Kx2AVX512(SB), NOSPLIT, $0-64
+	Q4KCONSTANTS
+	TILED(64, 8, 288, ZERO2, HEADMIN, Q4KTILE2, STOREMIN2)
+
 // func tiledQ4_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ4_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q4KCONSTANTS
 	TILED(64, 8, 288, ZERO4, HEADMIN, Q4KTILE4, STOREMIN4)
 
 // func tiledQ4_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ4_KAMX(SB), 0, $47232-80
+TEXT ·tiledQ4_KAMX(SB), 0, $29824-80
 	AMX(0, 64, 8, 288, Q4KCONSTANTS, HEADMIN, Q4KTILEX, SUMS1, STEP1, POSTDS0, POSTDS1, LEAST1)
 
 // SIX adds bits 4 and 5 of HIGH to the nibbles in LOW. Z30 is 0x30 in every byte.
@@ -206,6 +230,7 @@ TEXT ·tiledQ4_KAMX(SB), 0, $47232-80
 	VCVTDQ2PS  Z27, Z27        \
 	ADD
 #define Q6KTILE1 Q6KTILE(LESS1, LESSHIGH1, DOT1, DOTHIGH1, ADDKK1)
+#define Q6KTILE2 Q6KTILE(LESS2, LESSHIGH2, DOT2, DOTHIGH2, ADDKK2)
 #define Q6KTILE4 Q6KTILE(LESS4, LESSHIGH4, DOT4, DOTHIGH4, ADDKK4)
 #define Q6KTILEX Q6KTILE(NONEOF, NONEOF, KEEP, KEEP, KEEPDST)
 
@@ -221,13 +246,18 @@ TEXT ·tiledQ6_Kx1AVX512(SB), NOSPLIT, $0-64
 	Q6KCONSTANTS
 	TILED(32, 8, 416, ZERO1, HEAD, Q6KTILE1, STORE1)
 
+// func tiledQ6_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ6_Kx2AVX512(SB), NOSPLIT, $0-64
+	Q6KCONSTANTS
+	TILED(32, 8, 416, ZERO2, HEAD, Q6KTILE2, STORE2)
+
 // func tiledQ6_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ6_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q6KCONSTANTS
 	TILED(32, 8, 416, ZERO4, HEAD, Q6KTILE4, STORE4)
 
 // func tiledQ6_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ6_KAMX(SB), 0, $47232-80
+TEXT ·tiledQ6_KAMX(SB), 0, $29824-80
 	AMX(0xe0e0e0e0, 32, 8, 416, Q6KCONSTANTS, HEAD, Q6KTILEX, NONE, STEP2, POSTDST0, POSTDST1, NOLEAST)
 
 // The products of MLX's affine types. Quants are unsigned; a bias is a minimum whose integer is

@@ -39,6 +39,7 @@
 	VCVTPH2PS  320(SI), Z24    \
 	ADD
 #define Q50TILE1 Q50TILE(LESS1, DOT1, ADD1)
+#define Q50TILE2 Q50TILE(LESS2, DOT2, ADD2)
 #define Q50TILE4 Q50TILE(LESS4, DOT4, ADD4)
 #define Q50TILEX Q50TILE(NONEOF, KEEP, KEEPD)
 
@@ -56,13 +57,18 @@ TEXT ·tiledQ5_0x1AVX512(SB), NOSPLIT, $0-64
 	Q50CONSTANTS
 	TILED(0, 1, 352, ZERO1, NOHEAD, Q50TILE1, STORE1)
 
+// func tiledQ5_0x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ5_0x2AVX512(SB), NOSPLIT, $0-64
+	Q50CONSTANTS
+	TILED(0, 1, 352, ZERO2, NOHEAD, Q50TILE2, STORE2)
+
 // func tiledQ5_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ5_0x4AVX512(SB), NOSPLIT, $0-64
 	Q50CONSTANTS
 	TILED(0, 1, 352, ZERO4, NOHEAD, Q50TILE4, STORE4)
 
 // func tiledQ5_0AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ5_0AMX(SB), 0, $47232-80
+TEXT ·tiledQ5_0AMX(SB), 0, $29824-80
 	AMX(0xf0f0f0f0, 0, 1, 352, Q50CONSTANTS, NOHEAD, Q50TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
 
 // Q51TILE multiplies a tile of Q5_1. MIN multiplies minimums by integers; for Q5_1 these are 1.
@@ -75,6 +81,7 @@ TEXT ·tiledQ5_0AMX(SB), 0, $47232-80
 	ADD                        \
 	MIN(VADDPS, Z29)
 #define Q51TILE1 Q51TILE(NOLESS1, DOT1, ADD1, MIN1)
+#define Q51TILE2 Q51TILE(NOLESS2, DOT2, ADD2, MIN2)
 #define Q51TILE4 Q51TILE(NOLESS4, DOT4, ADD4, MIN4)
 #define Q51TILEX Q51TILE(NONE, KEEP, KEEPD, KEEPMIN)
 
@@ -88,13 +95,18 @@ TEXT ·tiledQ5_1x1AVX512(SB), NOSPLIT, $0-64
 	Q51CONSTANTS
 	TILED(0, 1, 384, ZERO1, NOHEAD, Q51TILE1, STOREMIN1)
 
+// func tiledQ5_1x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ5_1x2AVX512(SB), NOSPLIT, $0-64
+	Q51CONSTANTS
+	TILED(0, 1, 384, ZERO2, NOHEAD, Q51TILE2, STOREMIN2)
+
 // func tiledQ5_1x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ5_1x4AVX512(SB), NOSPLIT, $0-64
 	Q51CONSTANTS
 	TILED(0, 1, 384, ZERO4, NOHEAD, Q51TILE4, STOREMIN4)
 
 // func tiledQ5_1AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ5_1AMX(SB), 0, $47232-80
+TEXT ·tiledQ5_1AMX(SB), 0, $29824-80
 	AMX(0, 0, 1, 384, Q51CONSTANTS, NOHEAD, Q51TILEX, SUMS1, STEP1, POSTD0, POSTD1, LEAST1)
 
 #define Q5KTILE(LESS, DOT, ADD, MIN) \
@@ -108,6 +120,7 @@ TEXT ·tiledQ5_1AMX(SB), 0, $47232-80
 	ADD                           \
 	MIN(VSUBPS, Z27)
 #define Q5KTILE1 Q5KTILE(NOLESS1, DOT1, ADDK1, MIN1)
+#define Q5KTILE2 Q5KTILE(NOLESS2, DOT2, ADDK2, MIN2)
 #define Q5KTILE4 Q5KTILE(NOLESS4, DOT4, ADDK4, MIN4)
 #define Q5KTILEX Q5KTILE(NONE, KEEP, KEEPDS, KEEPMIN)
 
@@ -120,13 +133,18 @@ TEXT ·tiledQ5_Kx1AVX512(SB), NOSPLIT, $0-64
 	Q5KCONSTANTS
 	TILED(320, 8, 320, ZERO1, HEADMINSCALES, Q5KTILE1, STOREMIN1)
 
+// func tiledQ5_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ5_Kx2AVX512(SB), NOSPLIT, $0-64
+	Q5KCONSTANTS
+	TILED(320, 8, 320, ZERO2, HEADMINSCALES, Q5KTILE2, STOREMIN2)
+
 // func tiledQ5_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ5_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q5KCONSTANTS
 	TILED(320, 8, 320, ZERO4, HEADMINSCALES, Q5KTILE4, STOREMIN4)
 
 // func tiledQ5_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ5_KAMX(SB), 0, $47232-80
+TEXT ·tiledQ5_KAMX(SB), 0, $29824-80
 	AMX(0, 320, 8, 320, Q5KCONSTANTS, HEADMINSCALES, Q5KTILEX, SUMS1, STEP1, POSTDS0, POSTDS1, LEAST1)
 
 // TWOS processes column groups 2k, 2k+1, 2k+4 and 2k+5. Z31 is 0x03 in every byte.
@@ -166,6 +184,7 @@ TEXT ·tiledQ5_KAMX(SB), 0, $47232-80
 	ADD                             \
 	MIN(VSUBPS, Z22)
 #define Q2KTILE1 Q2KTILE(NOLESS1, NOLESSHIGH1, DOT1, DOTHIGH1, ADDKK1, MIN1)
+#define Q2KTILE2 Q2KTILE(NOLESS2, NOLESSHIGH2, DOT2, DOTHIGH2, ADDKK2, MIN2)
 #define Q2KTILE4 Q2KTILE(NOLESS4, NOLESSHIGH4, DOT4, DOTHIGH4, ADDKK4, MIN4)
 #define Q2KTILEX Q2KTILE(NONE, NONE, KEEP, KEEP, KEEPDST, KEEPMIN)
 
@@ -179,13 +198,18 @@ TEXT ·tiledQ2_Kx1AVX512(SB), NOSPLIT, $0-64
 	Q2KCONSTANTS
 	TILED(320, 8, 128, ZERO1, HEADMINSCALES, Q2KTILE1, STOREMIN1)
 
+// func tiledQ2_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ2_Kx2AVX512(SB), NOSPLIT, $0-64
+	Q2KCONSTANTS
+	TILED(320, 8, 128, ZERO2, HEADMINSCALES, Q2KTILE2, STOREMIN2)
+
 // func tiledQ2_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ2_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q2KCONSTANTS
 	TILED(320, 8, 128, ZERO4, HEADMINSCALES, Q2KTILE4, STOREMIN4)
 
 // func tiledQ2_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ2_KAMX(SB), 0, $47232-80
+TEXT ·tiledQ2_KAMX(SB), 0, $29824-80
 	AMX(0, 320, 8, 128, Q2KCONSTANTS, HEADMINSCALES, Q2KTILEX, SUMS2, STEP2, POSTDST0, POSTDST1, LEAST2)
 
 // TQ20TILE multiplies a tile of TQ2_0, which has quants of 2 bits and no integer scales.
@@ -197,6 +221,7 @@ TEXT ·tiledQ2_KAMX(SB), 0, $47232-80
 	TWOS(1, DOT, DOT)         \
 	ADD
 #define TQ20TILE1 TQ20TILE(LESS1, DOT1, ADD1)
+#define TQ20TILE2 TQ20TILE(LESS2, DOT2, ADD2)
 #define TQ20TILE4 TQ20TILE(LESS4, DOT4, ADD4)
 #define TQ20TILEX TQ20TILE(NONEOF, KEEP, KEEPD)
 
@@ -210,13 +235,18 @@ TEXT ·tiledTQ2_0x1AVX512(SB), NOSPLIT, $0-64
 	TQ20CONSTANTS
 	TILED(32, 8, 128, ZERO1, HEAD, TQ20TILE1, STORE1)
 
+// func tiledTQ2_0x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledTQ2_0x2AVX512(SB), NOSPLIT, $0-64
+	TQ20CONSTANTS
+	TILED(32, 8, 128, ZERO2, HEAD, TQ20TILE2, STORE2)
+
 // func tiledTQ2_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledTQ2_0x4AVX512(SB), NOSPLIT, $0-64
 	TQ20CONSTANTS
 	TILED(32, 8, 128, ZERO4, HEAD, TQ20TILE4, STORE4)
 
 // func tiledTQ2_0AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledTQ2_0AMX(SB), 0, $47232-80
+TEXT ·tiledTQ2_0AMX(SB), 0, $29824-80
 	AMX(0xffffffff, 32, 8, 128, TQ20CONSTANTS, HEAD, TQ20TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
 
 // THREES processes column groups 2k, 2k+1, 2k+4 and 2k+5. The shifts move the single bits of
@@ -255,6 +285,7 @@ TEXT ·tiledTQ2_0AMX(SB), 0, $47232-80
 	ADDQ       $32, R8                            \
 	ADD
 #define Q3KTILE1 Q3KTILE(LESS1, LESSHIGH1, DOT1, DOTHIGH1, ADDKK1)
+#define Q3KTILE2 Q3KTILE(LESS2, LESSHIGH2, DOT2, DOTHIGH2, ADDKK2)
 #define Q3KTILE4 Q3KTILE(LESS4, LESSHIGH4, DOT4, DOTHIGH4, ADDKK4)
 #define Q3KTILEX Q3KTILE(NONEOF, NONEOF, KEEP, KEEP, KEEPDST)
 
@@ -270,13 +301,18 @@ TEXT ·tiledQ3_Kx1AVX512(SB), NOSPLIT, $0-64
 	Q3KCONSTANTS
 	TILED(288, 8, 192, ZERO1, HEADSCALES, Q3KTILE1, STORE1)
 
+// func tiledQ3_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ3_Kx2AVX512(SB), NOSPLIT, $0-64
+	Q3KCONSTANTS
+	TILED(288, 8, 192, ZERO2, HEADSCALES, Q3KTILE2, STORE2)
+
 // func tiledQ3_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ3_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q3KCONSTANTS
 	TILED(288, 8, 192, ZERO4, HEADSCALES, Q3KTILE4, STORE4)
 
 // func tiledQ3_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ3_KAMX(SB), 0, $47232-80
+TEXT ·tiledQ3_KAMX(SB), 0, $29824-80
 	AMX(0xfcfcfcfc, 288, 8, 192, Q3KCONSTANTS, HEADSCALES, Q3KTILEX, NONE, STEP2, POSTDST0, POSTDST1, NOLEAST)
 
 // The products of MLX's affine types. Quants are unsigned; a bias is a minimum whose integer is

@@ -40,6 +40,7 @@ GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
 	VCVTPH2PS  256(SI), Z24    \
 	ADD
 #define IQ4NLTILE1 IQ4NLTILE(LESS1, DOT1, ADD1)
+#define IQ4NLTILE2 IQ4NLTILE(LESS2, DOT2, ADD2)
 #define IQ4NLTILE4 IQ4NLTILE(LESS4, DOT4, ADD4)
 #define IQ4NLTILEX IQ4NLTILE(NONEOF, KEEP, KEEPD)
 
@@ -54,13 +55,18 @@ TEXT ·tiledIQ4_NLx1AVX512(SB), NOSPLIT, $0-64
 	IQ4CONSTANTS
 	TILED(0, 1, 288, ZERO1, NOHEAD, IQ4NLTILE1, STORE1)
 
+// func tiledIQ4_NLx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledIQ4_NLx2AVX512(SB), NOSPLIT, $0-64
+	IQ4CONSTANTS
+	TILED(0, 1, 288, ZERO2, NOHEAD, IQ4NLTILE2, STORE2)
+
 // func tiledIQ4_NLx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledIQ4_NLx4AVX512(SB), NOSPLIT, $0-64
 	IQ4CONSTANTS
 	TILED(0, 1, 288, ZERO4, NOHEAD, IQ4NLTILE4, STORE4)
 
 // func tiledIQ4_NLAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledIQ4_NLAMX(SB), 0, $47232-80
+TEXT ·tiledIQ4_NLAMX(SB), 0, $29824-80
 	AMX(0x80808080, 0, 1, 288, IQ4CONSTANTS, NOHEAD, IQ4NLTILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
 
 #define IQ4XSTILE(LESS, DOT, ADD) \
@@ -70,6 +76,7 @@ TEXT ·tiledIQ4_NLAMX(SB), 0, $47232-80
 	ADDQ      $16, R8    \
 	ADD
 #define IQ4XSTILE1 IQ4XSTILE(LESS1, DOT1, ADDK1)
+#define IQ4XSTILE2 IQ4XSTILE(LESS2, DOT2, ADDK2)
 #define IQ4XSTILE4 IQ4XSTILE(LESS4, DOT4, ADDK4)
 #define IQ4XSTILEX IQ4XSTILE(NONEOF, KEEP, KEEPDS)
 
@@ -78,13 +85,18 @@ TEXT ·tiledIQ4_XSx1AVX512(SB), NOSPLIT, $0-64
 	IQ4CONSTANTS
 	TILED(160, 8, 256, ZERO1, HEADSCALES, IQ4XSTILE1, STORE1)
 
+// func tiledIQ4_XSx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledIQ4_XSx2AVX512(SB), NOSPLIT, $0-64
+	IQ4CONSTANTS
+	TILED(160, 8, 256, ZERO2, HEADSCALES, IQ4XSTILE2, STORE2)
+
 // func tiledIQ4_XSx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledIQ4_XSx4AVX512(SB), NOSPLIT, $0-64
 	IQ4CONSTANTS
 	TILED(160, 8, 256, ZERO4, HEADSCALES, IQ4XSTILE4, STORE4)
 
 // func tiledIQ4_XSAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledIQ4_XSAMX(SB), 0, $47232-80
+TEXT ·tiledIQ4_XSAMX(SB), 0, $29824-80
 	AMX(0x80808080, 160, 8, 256, IQ4CONSTANTS, HEADSCALES, IQ4XSTILEX, NONE, STEP1, POSTDS0, POSTDS1, NOLEAST)
 
 // MXFP4TILE adds the products of a tile of MXFP4. A block's scale is 2^(e-127), where e is its
@@ -99,6 +111,7 @@ TEXT ·tiledIQ4_XSAMX(SB), 0, $47232-80
 	VSCALEFPS  Z24, Z27, Z24   \
 	ADD
 #define MXFP4TILE1 MXFP4TILE(LESS1, DOT1, ADD1)
+#define MXFP4TILE2 MXFP4TILE(LESS2, DOT2, ADD2)
 #define MXFP4TILE4 MXFP4TILE(LESS4, DOT4, ADD4)
 #define MXFP4TILEX MXFP4TILE(NONEOF, KEEP, KEEPD)
 
@@ -115,13 +128,18 @@ TEXT ·tiledMXFP4x1AVX512(SB), NOSPLIT, $0-64
 	MXFP4CONSTANTS
 	TILED(0, 1, 272, ZERO1, NOHEAD, MXFP4TILE1, STORE1)
 
+// func tiledMXFP4x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledMXFP4x2AVX512(SB), NOSPLIT, $0-64
+	MXFP4CONSTANTS
+	TILED(0, 1, 272, ZERO2, NOHEAD, MXFP4TILE2, STORE2)
+
 // func tiledMXFP4x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledMXFP4x4AVX512(SB), NOSPLIT, $0-64
 	MXFP4CONSTANTS
 	TILED(0, 1, 272, ZERO4, NOHEAD, MXFP4TILE4, STORE4)
 
 // func tiledMXFP4AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledMXFP4AMX(SB), 0, $47232-80
+TEXT ·tiledMXFP4AMX(SB), 0, $29824-80
 	AMX(0xf4f4f4f4, 0, 1, 272, MXFP4CONSTANTS, NOHEAD, MXFP4TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
 
 // HALVES is LEVELS with separate integers for columns 0 to 15 and 16 to 31.
@@ -160,6 +178,7 @@ TEXT ·tiledMXFP4AMX(SB), 0, $47232-80
 	UE4M3(272, Z27)            \
 	ADD
 #define NVFP4TILE1 NVFP4TILE(LESS1, LESSHIGH1, DOT1, DOTHIGH1, ADDKK1)
+#define NVFP4TILE2 NVFP4TILE(LESS2, LESSHIGH2, DOT2, DOTHIGH2, ADDKK2)
 #define NVFP4TILE4 NVFP4TILE(LESS4, LESSHIGH4, DOT4, DOTHIGH4, ADDKK4)
 #define NVFP4TILEX NVFP4TILE(NONEOF, NONEOF, KEEP, KEEP, KEEPDST)
 
@@ -179,11 +198,16 @@ TEXT ·tiledNVFP4x1AVX512(SB), NOSPLIT, $0-64
 	NVFP4CONSTANTS
 	TILED(0, 2, 288, ZERO1, NOHEAD, NVFP4TILE1, STORE1)
 
+// func tiledNVFP4x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledNVFP4x2AVX512(SB), NOSPLIT, $0-64
+	NVFP4CONSTANTS
+	TILED(0, 2, 288, ZERO2, NOHEAD, NVFP4TILE2, STORE2)
+
 // func tiledNVFP4x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledNVFP4x4AVX512(SB), NOSPLIT, $0-64
 	NVFP4CONSTANTS
 	TILED(0, 2, 288, ZERO4, NOHEAD, NVFP4TILE4, STORE4)
 
 // func tiledNVFP4AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledNVFP4AMX(SB), 0, $47232-80
+TEXT ·tiledNVFP4AMX(SB), 0, $29824-80
 	AMX(0xf4f4f4f4, 0, 2, 288, NVFP4CONSTANTS, NOHEAD, NVFP4TILEX, NONE, STEP2, POSTDST0, POSTDST1, NOLEAST)

@@ -42,14 +42,14 @@ func shapeOf(f *dtype.Form) (head, tiles, size int) {
 	return t.Bytes - tiles*size, tiles, size
 }
 
-// TestAssemblyForms compares the tile offsets in the AVX2 and AVX-512 loops with the
+// TestAssemblyForms compares the tile offsets in the AVX2, AVX-512 and AMX loops with the
 // declarations of the types.
 func TestAssemblyForms(t *testing.T) {
 	seen := map[string]int{}
 	text := read(t, "avx*_tiled*_amd64.s")
 	for _, part := range strings.Split(text, "\nTEXT ·")[1:] {
 		name, body, _ := strings.Cut(part, "(SB)")
-		m := regexp.MustCompile(`^tiled(?:Four)?(.+?)(?:x[14])?(AVX2|AVX512)$`).FindStringSubmatch(name)
+		m := regexp.MustCompile(`^tiled(?:Four)?(.+?)(?:x[124])?(AVX2|AVX512|AMX)$`).FindStringSubmatch(name)
 		if m == nil {
 			continue // blocks of MLX types have no fixed size
 		}
@@ -62,6 +62,7 @@ func TestAssemblyForms(t *testing.T) {
 		seen[m[2]]++
 		for pattern, want := range map[string][]int{
 			`\n\tTILED\((\d+), (\d+), (\d+),`:     {head, tiles, size},
+			`\n\tAMX\(\w+, (\d+), (\d+), (\d+),`:  {head, tiles, size},
 			`\n\tNEXT\((\d+)\)`:                   {size},
 			`\n\tHEAD\(AHEAD\d, (?:\d+), (\d+)\)`: {head},
 		} {
@@ -74,11 +75,11 @@ func TestAssemblyForms(t *testing.T) {
 				}
 			}
 		}
-		if !strings.Contains(body, "\n\tTILED(") && !strings.Contains(body, "\n\tNEXT(") {
+		if !regexp.MustCompile(`\n\t(TILED|NEXT|AMX)\(`).MatchString(body) {
 			t.Errorf("%s: no size of a tile was found", name)
 		}
 	}
-	if seen["AVX2"] < 28 || seen["AVX512"] < 30 {
+	if seen["AVX2"] < 28 || seen["AVX512"] < 45 || seen["AMX"] < 15 {
 		t.Errorf("found %v functions", seen)
 	}
 }

@@ -17,28 +17,28 @@ func hasAVX512() bool {
 
 // tiledLoops are the loops of a type.
 type tiledLoops struct {
-	one, four tiledLoop
-	amx       amxLoop // for a processor that hasAMX
+	one, two, four tiledLoop
+	amx            amxLoop // for a processor that hasAMX
 }
 
 // loops512 returns the loops of the types that have any. Types with the same tiles share them.
 func loops512() map[dtype.Type]tiledLoops {
 	return map[dtype.Type]tiledLoops{
-		dtype.Q8_0:   {tiledQ8_0x1AVX512, tiledQ8_0x4AVX512, tiledQ8_0AMX},
-		dtype.Q4_0:   {tiledQ4_0x1AVX512, tiledQ4_0x4AVX512, tiledQ4_0AMX},
-		dtype.Q4_1:   {tiledQ4_1x1AVX512, tiledQ4_1x4AVX512, tiledQ4_1AMX},
-		dtype.Q5_0:   {tiledQ5_0x1AVX512, tiledQ5_0x4AVX512, tiledQ5_0AMX},
-		dtype.Q5_1:   {tiledQ5_1x1AVX512, tiledQ5_1x4AVX512, tiledQ5_1AMX},
-		dtype.Q2_K:   {tiledQ2_Kx1AVX512, tiledQ2_Kx4AVX512, tiledQ2_KAMX},
-		dtype.Q3_K:   {tiledQ3_Kx1AVX512, tiledQ3_Kx4AVX512, tiledQ3_KAMX},
-		dtype.Q4_K:   {tiledQ4_Kx1AVX512, tiledQ4_Kx4AVX512, tiledQ4_KAMX},
-		dtype.Q5_K:   {tiledQ5_Kx1AVX512, tiledQ5_Kx4AVX512, tiledQ5_KAMX},
-		dtype.Q6_K:   {tiledQ6_Kx1AVX512, tiledQ6_Kx4AVX512, tiledQ6_KAMX},
-		dtype.IQ4_NL: {tiledIQ4_NLx1AVX512, tiledIQ4_NLx4AVX512, tiledIQ4_NLAMX},
-		dtype.IQ4_XS: {tiledIQ4_XSx1AVX512, tiledIQ4_XSx4AVX512, tiledIQ4_XSAMX},
-		dtype.MXFP4:  {tiledMXFP4x1AVX512, tiledMXFP4x4AVX512, tiledMXFP4AMX},
-		dtype.NVFP4:  {tiledNVFP4x1AVX512, tiledNVFP4x4AVX512, tiledNVFP4AMX},
-		dtype.TQ2_0:  {tiledTQ2_0x1AVX512, tiledTQ2_0x4AVX512, tiledTQ2_0AMX},
+		dtype.Q8_0:   {tiledQ8_0x1AVX512, tiledQ8_0x2AVX512, tiledQ8_0x4AVX512, tiledQ8_0AMX},
+		dtype.Q4_0:   {tiledQ4_0x1AVX512, tiledQ4_0x2AVX512, tiledQ4_0x4AVX512, tiledQ4_0AMX},
+		dtype.Q4_1:   {tiledQ4_1x1AVX512, tiledQ4_1x2AVX512, tiledQ4_1x4AVX512, tiledQ4_1AMX},
+		dtype.Q5_0:   {tiledQ5_0x1AVX512, tiledQ5_0x2AVX512, tiledQ5_0x4AVX512, tiledQ5_0AMX},
+		dtype.Q5_1:   {tiledQ5_1x1AVX512, tiledQ5_1x2AVX512, tiledQ5_1x4AVX512, tiledQ5_1AMX},
+		dtype.Q2_K:   {tiledQ2_Kx1AVX512, tiledQ2_Kx2AVX512, tiledQ2_Kx4AVX512, tiledQ2_KAMX},
+		dtype.Q3_K:   {tiledQ3_Kx1AVX512, tiledQ3_Kx2AVX512, tiledQ3_Kx4AVX512, tiledQ3_KAMX},
+		dtype.Q4_K:   {tiledQ4_Kx1AVX512, tiledQ4_Kx2AVX512, tiledQ4_Kx4AVX512, tiledQ4_KAMX},
+		dtype.Q5_K:   {tiledQ5_Kx1AVX512, tiledQ5_Kx2AVX512, tiledQ5_Kx4AVX512, tiledQ5_KAMX},
+		dtype.Q6_K:   {tiledQ6_Kx1AVX512, tiledQ6_Kx2AVX512, tiledQ6_Kx4AVX512, tiledQ6_KAMX},
+		dtype.IQ4_NL: {tiledIQ4_NLx1AVX512, tiledIQ4_NLx2AVX512, tiledIQ4_NLx4AVX512, tiledIQ4_NLAMX},
+		dtype.IQ4_XS: {tiledIQ4_XSx1AVX512, tiledIQ4_XSx2AVX512, tiledIQ4_XSx4AVX512, tiledIQ4_XSAMX},
+		dtype.MXFP4:  {tiledMXFP4x1AVX512, tiledMXFP4x2AVX512, tiledMXFP4x4AVX512, tiledMXFP4AMX},
+		dtype.NVFP4:  {tiledNVFP4x1AVX512, tiledNVFP4x2AVX512, tiledNVFP4x4AVX512, tiledNVFP4AMX},
+		dtype.TQ2_0:  {tiledTQ2_0x1AVX512, tiledTQ2_0x2AVX512, tiledTQ2_0x4AVX512, tiledTQ2_0AMX},
 	}
 }
 
@@ -53,7 +53,7 @@ func tiledAVX512() map[dtype.Type]tiledFunc {
 	return products
 }
 
-// tiledLoop computes strips of 16 outputs for one row of activations or four. Strides are in
+// tiledLoop computes strips of 16 outputs for one, two or four rows of activations. Strides are in
 // bytes. x points to a row of [tiledInput] with in columns. blocks is the number of blocks of the
 // type in a row, at least one.
 type tiledLoop func(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
@@ -62,10 +62,16 @@ type tiledLoop func(y *float32, yStride int, w *byte, strips, blocks int, x *byt
 func tiledQ8_0x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
+func tiledQ8_0x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
 func tiledQ8_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledQ4_0x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ4_0x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledQ4_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
@@ -74,10 +80,16 @@ func tiledQ4_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *
 func tiledQ4_1x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
+func tiledQ4_1x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
 func tiledQ4_1x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledQ5_0x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ5_0x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledQ5_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
@@ -86,10 +98,16 @@ func tiledQ5_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *
 func tiledQ5_1x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
+func tiledQ5_1x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
 func tiledQ5_1x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledQ2_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ2_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledQ2_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
@@ -98,10 +116,16 @@ func tiledQ2_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *
 func tiledQ3_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
+func tiledQ3_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
 func tiledQ3_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledQ4_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ4_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledQ4_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
@@ -110,10 +134,16 @@ func tiledQ4_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *
 func tiledQ5_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
+func tiledQ5_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
 func tiledQ5_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledQ6_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ6_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledQ6_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
@@ -122,10 +152,16 @@ func tiledQ6_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *
 func tiledIQ4_NLx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
+func tiledIQ4_NLx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
 func tiledIQ4_NLx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledIQ4_XSx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledIQ4_XSx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledIQ4_XSx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
@@ -134,10 +170,16 @@ func tiledIQ4_XSx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x
 func tiledMXFP4x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
+func tiledMXFP4x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
 func tiledMXFP4x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledNVFP4x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledNVFP4x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledNVFP4x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
@@ -146,31 +188,46 @@ func tiledNVFP4x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x 
 func tiledTQ2_0x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
+func tiledTQ2_0x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
 func tiledTQ2_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
-// tiledChunk is the size in bytes of a group of strips. A group is multiplied with all rows of
-// activations before the next group, so that the group and the activations remain in the
-// second-level cache, which has 1 MiB or more on processors with VNNI.
-const tiledChunk = 128 << 10
+// tiledChunk is the size in bytes of a group of strips. If the rows of activations take several
+// loops, a group is multiplied with all of them before the next group, so that it remains in the
+// first-level cache.
+const tiledChunk = 16 << 10
+
+// chunkOf returns the number of strips of a group.
+func chunkOf(strips, strip, rows int) int {
+	if rows == 1 || rows == 2 || rows == 4 {
+		return strips
+	}
+	return max(1, tiledChunk/strip)
+}
 
 // tiledAssembled512 returns the product of a type.
 func tiledAssembled512(t dtype.Type, loops tiledLoops) tiledFunc {
 	return tiledChecked(t, func(y []float32, yStride int, w []byte, strips, strip, blocks int, x *tiledInput) {
-		chunk := max(1, tiledChunk/strip)
-		for s := 0; s < strips; s += chunk {
-			loops.multiply(y[dtype.TileRows*s:], yStride, &w[s*strip], min(chunk, strips-s), blocks, x, 0)
-		}
+		loops.multiply(y, yStride, w, strips, strip, blocks, x, 0)
 	})
 }
 
-// multiply multiplies strips with the rows of x from the given row on, one or four at a time.
-func (l tiledLoops) multiply(y []float32, yStride int, w *byte, strips, blocks int, x *tiledInput, from int) {
-	for j := from; j < x.rows; {
-		loop, rows := l.one, 1
-		if x.rows-j >= 4 {
-			loop, rows = l.four, 4
+// multiply multiplies strips with the rows of x from the given row on, at most four at a time. The
+// other parameters are those of [tiledRun].
+func (l tiledLoops) multiply(y []float32, yStride int, w []byte, strips, strip, blocks int, x *tiledInput, from int) {
+	chunk := chunkOf(strips, strip, x.rows-from)
+	for s := 0; s < strips && from < x.rows; s += chunk {
+		for j := from; j < x.rows; {
+			loop, rows := l.one, 1
+			switch left := x.rows - j; {
+			case left >= 4:
+				loop, rows = l.four, 4
+			case left >= 2:
+				loop, rows = l.two, 2
+			}
+			loop(&y[j*yStride+dtype.TileRows*s], int(unsafe.Sizeof(y[0]))*yStride, &w[s*strip], min(chunk, strips-s), blocks, &x.mem[j*x.stride], x.stride, x.in)
+			j += rows
 		}
-		loop(&y[j*yStride], int(unsafe.Sizeof(y[0]))*yStride, w, strips, blocks, &x.mem[j*x.stride], x.stride, x.in)
-		j += rows
 	}
 }

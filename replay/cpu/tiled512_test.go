@@ -241,7 +241,7 @@ func BenchmarkTiled512(b *testing.B) {
 		}
 		finite512(b, typ, w, true)
 		y := make([]float32, 64*strips*dtype.TileRows)
-		for _, rows := range []int{1, 4, 64} {
+		for _, rows := range []int{1, 2, 4, 8, 64} {
 			b.Run(fmt.Sprintf("%v/%d", typ, rows), func(b *testing.B) {
 				x := input512(b, rows, columns, 64, func(int) []float32 { return random(r, columns, 1) })
 				run := tiledAVX512()[typ]
