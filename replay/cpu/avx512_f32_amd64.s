@@ -239,7 +239,15 @@ wide: \
 	LEAQ (BX)(BX*2), R13 \
 	LEAQ (BX)(BX*4), R14
 
-#define NEAR
+// BEYOND16 and BEYOND32 are FAR16 and FAR32 for more rows of activations, which leave no register
+// free. They prefetch 16 KiB after the fourth row.
+#define BEYOND16 \
+	PREFETCHT1 16384(R12)(CX*4)  \
+	PREFETCHT1 16448(R12)(CX*4)
+#define BEYOND32 \
+	BEYOND16                     \
+	PREFETCHT1 16512(R12)(CX*4)  \
+	PREFETCHT1 16576(R12)(CX*4)
 
 // PRODUCT is the body of a function for weights of 1<<shift bytes. FIRST runs before the blocks
 // of four rows of weights.
@@ -317,11 +325,11 @@ TEXT ·floatF32x2AVX512(SB), NOSPLIT, $0-56
 
 // func floatF32x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF32x4AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(2, GETF32, GETF32TAIL, ZERO4X, ROWS4, STORE4, NARROW, STRIDES, NEAR)
+	PRODUCT(2, GETF32, GETF32TAIL, ZERO4X, ROWS4, STORE4, NARROW, STRIDES, BEYOND32)
 
 // func floatF32x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF32x6AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(2, GETF32, GETF32TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, NEAR)
+	PRODUCT(2, GETF32, GETF32TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, BEYOND32)
 
 // func floatF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF16x1AVX512(SB), NOSPLIT, $0-56
@@ -333,11 +341,11 @@ TEXT ·floatF16x2AVX512(SB), NOSPLIT, $0-56
 
 // func floatF16x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF16x4AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETF16, GETF16TAIL, ZERO4X, ROWS4, STORE4, NARROW, STRIDES, NEAR)
+	PRODUCT(1, GETF16, GETF16TAIL, ZERO4X, ROWS4, STORE4, NARROW, STRIDES, BEYOND16)
 
 // func floatF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF16x6AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETF16, GETF16TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, NEAR)
+	PRODUCT(1, GETF16, GETF16TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, BEYOND16)
 
 // func floatBF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatBF16x1AVX512(SB), NOSPLIT, $0-56
@@ -349,8 +357,8 @@ TEXT ·floatBF16x2AVX512(SB), NOSPLIT, $0-56
 
 // func floatBF16x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatBF16x4AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETBF16, GETBF16TAIL, ZERO4X, ROWS4, STORE4, NARROW, STRIDES, NEAR)
+	PRODUCT(1, GETBF16, GETBF16TAIL, ZERO4X, ROWS4, STORE4, NARROW, STRIDES, BEYOND16)
 
 // func floatBF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatBF16x6AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETBF16, GETBF16TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, NEAR)
+	PRODUCT(1, GETBF16, GETBF16TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, BEYOND16)
