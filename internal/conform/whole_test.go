@@ -174,7 +174,7 @@ func wholes() []whole {
 	all := []int{0, 1, 2}
 	for i, name := range []string{"llama", "mistral", "qwen2", "qwen3"} {
 		tiny := whole{
-			model: "tiny/" + name, golden: "tiny/" + name + "/golden.json", chip: "m4-pro", prompts: all, tokens: 12, order: emu.Order(i % 3),
+			model: "tiny/" + name, golden: "tiny/" + name + "/golden.json", chip: "m4-pro", prompts: all, tokens: 8, order: emu.Order(i % 3),
 			limit: 2e-3, reference: 2e-3, fast: true,
 		}
 		list = append(list, tiny)
@@ -185,7 +185,7 @@ func wholes() []whole {
 		h200.chip, h200.order, h200.limit, h200.prompts = "h200", emu.Random, 3e-3, []int{0, 2}
 		list = append(list, h200)
 		changed := tiny
-		changed.change, changed.changed, changed.order, changed.prompts, changed.tokens = small, "small", emu.Reverse, []int{0, 2}, 16
+		changed.change, changed.changed, changed.order, changed.prompts, changed.tokens = small, "small", emu.Reverse, []int{0, 2}, 12
 		if name == "mistral" { // decoding exceeds the window, too
 			changed.prompts = []int{1, 2}
 		}
