@@ -569,20 +569,22 @@ func TestSiLUDown(t *testing.T) {
 }
 
 // TestSplitInput checks that products with the same input share its conversion to float16, and that
-// silu(gate) * up is fused into the conversion.
+// silu(gate) * up and norms, except that of the embedding, are fused into the conversion.
 func TestSplitInput(t *testing.T) {
 	path := testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3"))
 	for _, test := range []struct {
 		options           Options
-		halves, silu, mul int
+		halves, silu, mul int // commands a layer
+		norms             bool
 	}{
-		{Options{}, 4, 1, 0},
-		{Options{NoFuse: true}, 4, 0, 1},
+		{Options{}, 2, 1, 0, true},
+		{Options{NoFuse: true}, 4, 0, 1, false},
+		{Options{Exact: true}, 4, 1, 0, false},
 	} {
 		in := input(t, path, "h200", test.options)
 		tab := mustCompile(t, in)
 		p, _, _ := tab.Program(table.ProgramPrefill)
-		halves, silu, mul := 0, 0, 0
+		halves, silu, mul, norms := 0, 0, 0, 0
 		made := map[table.Binding]bool{}
 		for _, c := range tab.Cmds[p.First : p.First+p.Count] {
 			switch c.Kernel {
@@ -590,6 +592,9 @@ func TestSplitInput(t *testing.T) {
 				halves++
 				silu += int(tab.Specs[c.Spec].Values[kernels.HalvesSpecInput])
 				made[c.Bind[kernels.HalvesBindOut]] = true
+			case kernels.AddRMSNormHalves:
+				norms++
+				made[c.Bind[kernels.AddRMSNormHalvesBindOut]] = true
 			case kernels.SiLUMul:
 				mul++
 			case kernels.GEMMHalves:
@@ -601,8 +606,13 @@ func TestSplitInput(t *testing.T) {
 			}
 		}
 		layers := int(tab.Header.Layers)
-		if halves != test.halves*layers || silu != test.silu*layers || mul != test.mul*layers {
-			t.Errorf("%+v: %d layers: %d conversions to float16, %d of them of silu_mul, and %d commands silu_mul", test.options, layers, halves, silu, mul)
+		wantHalves, wantNorms := test.halves*layers, 0
+		if test.norms {
+			// The first norm adds nothing to the residual stream.
+			wantHalves, wantNorms = wantHalves+1, 2*layers-1
+		}
+		if halves != wantHalves || norms != wantNorms || silu != test.silu*layers || mul != test.mul*layers {
+			t.Errorf("%+v: %d layers: %d conversions to float16, %d of them of silu_mul, %d of norms, and %d commands silu_mul", test.options, layers, halves, silu, norms, mul)
 		}
 	}
 	in := input(t, path, "h200", Options{})

@@ -217,28 +217,59 @@ func (s *state) splitInput() error {
 				from = n.in[0]
 				i, made = s.halves(p, i, act)
 			}
-			n.args, n.in = halvesProductArgs{w: a.w, bias: a.bias, act: act, few: s.few(p)}, made.out
+			n.args, n.in = halvesProductArgs{w: a.w, bias: a.bias, act: act, few: s.few(p)}, made.out[len(made.out)-1:]
 		}
 	}
 	return nil
 }
 
 // halves inserts the node that converts the input of the product at index i to float16. If that
-// input is an activation that can be fused, the node replaces the activation's. halves returns the
-// new index of the product, and the node.
+// input is an activation or a norm that can be fused, the node replaces the one that computes it. halves
+// returns the new index of the product, and the node, whose last output is the converted input.
 func (s *state) halves(p *program, i int, act uint32) (int, *node) {
 	n := p.nodes[i]
 	a, _ := n.product()
 	at := n.with(".halves")
-	out := p.value(at.label(), halvesWidth(a.w.cols, act))
-	made := &node{spot: at, args: halvesArgs{act: act}, in: n.in, out: []operand{out.all()}}
-	if before := p.nodes[max(i-1, 0)]; s.in.Chip.Fuse.SiLUDown && !s.in.Options.NoFuse {
+	few := s.few(p)
+	width := halvesWidth(a.w.cols, act)
+	if few {
+		width = fewWidth(a.w.cols, p.rows)
+	}
+	args := halvesArgs{act: act, few: few}
+	out := p.value(at.label(), width)
+	made := &node{spot: at, args: args, in: n.in, out: []operand{out.all()}}
+	before := p.nodes[max(i-1, 0)]
+	if norm, ok := before.args.(addNormArgs); ok && act == decl.ActF16 && !s.in.Options.NoFuse && s.onlyHalves(p, i, before.out[1]) {
+		made.spot, made.args = before.spot, addNormHalvesArgs{norm, few}
+		made.in, made.out = before.in, []operand{before.out[0], out.all()}
+		p.splice(i-1, 1, made)
+		return i, made
+	}
+	if s.in.Chip.Fuse.SiLUDown && !s.in.Options.NoFuse {
 		if silu, ok := before.args.(siluMulArgs); ok && p.feeds(before, n) && intoInput(before, silu) {
-			made.in, made.args = before.in, halvesArgs{act: act, input: decl.InputSiLUMul, activation: silu.activation}
+			args.input, args.activation = decl.InputSiLUMul, silu.activation
+			made.in, made.args = before.in, args
 			p.splice(i-1, 1, made)
 			return i, made
 		}
 	}
 	p.splice(i, 0, made)
 	return i + 1, made
+}
+
+// onlyHalves reports whether an output of the node before index i is the input of the products from index
+// i on that read float16, and of no other node.
+func (s *state) onlyHalves(p *program, i int, x operand) bool {
+	readers := 0
+	for _, n := range p.nodes[i:] {
+		a, ok := n.product()
+		if !ok || n.in[0] != x {
+			break
+		}
+		if _, ok := s.halvesAct(a.w); !ok {
+			break
+		}
+		readers++
+	}
+	return x.width%8 == 0 && p.uses(x.v) == 1+readers
 }

@@ -14,6 +14,7 @@ type halvesArgs struct {
 	act        uint32 // decl.ActF16 or decl.ActF16x2
 	input      uint32 // decl.InputPlain or decl.InputSiLUMul
 	activation uint32 // for decl.InputSiLUMul: a decl.Activation
+	few        bool   // write the order of gemm_few
 }
 
 func (halvesArgs) kernel() decl.ID    { return kernels.Halves }
@@ -29,7 +30,32 @@ func (a halvesArgs) lower(l *lowering) {
 	l.set(kernels.HalvesSpecInput, a.input)
 	l.set(kernels.HalvesSpecActivation, a.activation)
 	l.set(kernels.HalvesSpecAct, a.act)
-	kernels.HalvesParams{In: uint32(x.width), XStride: stride(x)}.Put(&l.cmd)
+	p := kernels.HalvesParams{In: uint32(x.width), XStride: stride(x)}
+	if a.few {
+		p.Few = 1
+	}
+	p.Put(&l.cmd)
+}
+
+// addNormHalvesArgs holds the arguments of add_rmsnorm_halves: out[0] += in[0], and out[1] becomes the
+// norm of out[0] as halves writes it.
+type addNormHalvesArgs struct {
+	addNormArgs
+	few bool // write the order of gemm_few
+}
+
+func (addNormHalvesArgs) kernel() decl.ID { return kernels.AddRMSNormHalves }
+
+func (a addNormHalvesArgs) lower(l *lowering) {
+	l.bind(kernels.AddRMSNormHalvesBindX, l.n.out[0])
+	l.bind(kernels.AddRMSNormHalvesBindDelta, l.n.in[0])
+	l.bindWeight(kernels.AddRMSNormHalvesBindW, a.w)
+	l.bind(kernels.AddRMSNormHalvesBindOut, l.n.out[1])
+	p := kernels.AddRMSNormHalvesParams{N: uint32(a.w.cols), Eps: a.eps, Scale: a.scale, DeltaScale: a.delta}
+	if a.few {
+		p.Few = 1
+	}
+	p.Put(&l.cmd)
 }
 
 // halvesWidth returns the size in float32 of a row of n columns that halves writes.
@@ -38,6 +64,16 @@ func halvesWidth(n int, act uint32) int {
 		return roundUp(n, 64)/2 + 32
 	}
 	return roundUp(n, 64) + 32
+}
+
+// fewWidth returns the size in float32 of a row of n columns that halves writes for gemm_few if there
+// are at most rows rows. They take the place of 8, 16 or 32 rows.
+func fewWidth(n, rows int) int {
+	places := 32
+	if rows <= 16 {
+		places = roundUp(rows, 8)
+	}
+	return roundUp(ceil(halvesWidth(n, decl.ActF16)*places, rows), 4)
 }
 
 // halvesProductArgs holds the arguments of gemm_halves and gemm_few, whose bindings and constants are

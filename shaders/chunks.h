@@ -39,6 +39,13 @@ static inline uint padded(uint n) { return (n + PIANOLA_CHUNK - 1) / PIANOLA_CHU
 // twice the time for rows that do not.
 static inline uint halves_bytes(uint n, uint terms) { return 2 * terms * n + 128; }
 
+// segment_columns returns the number of columns of a segment, whole chunks, if in columns are divided
+// into one segment for each SIMD group that multiplies. The last segments may be shorter or empty.
+static inline uint segment_columns(uint in) { return (padded(in) / PIANOLA_CHUNK + PIANOLA_SIMDS - 1) / PIANOLA_SIMDS * PIANOLA_CHUNK; }
+
+// few_blocks returns the number of blocks of 8 rows, 1, 2 or 4, in which gemm_few reads that many rows.
+static inline uint few_blocks(uint rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : 4; }
+
 // halves_product is the work of a threadgroup: rows of W from low to high-1 and rows of x from
 // first to last-1.
 struct halves_product {

@@ -1,15 +1,16 @@
 // The product with up to 32 rows of float16 activations, which reads W once.
 //
-// A threadgroup computes 32 rows of W. Its SIMD groups divide the tiles of 32 columns among
-// themselves, and their sums are added in a fixed order at the end. A lane copies what it
-// reads itself, weights and input, to its SIMD group's ring in threadgroup memory several
-// tiles ahead, and waits for its own copies alone.
+// A threadgroup computes 32 rows of W. Each of its SIMD groups multiplies one segment of the columns, and
+// the sums of the segments are added in order at the end. A SIMD group has a ring of stages in threadgroup
+// memory, each with some tiles of 32 columns of the weights and of the input, several stages ahead. In a
+// tile, quantised weights and the input are runs of bytes that Hopper's copy unit copies by itself; its time
+// depends on the number of runs, so the kernel halves writes the input in the order in which this kernel
+// reads it. Rows of float weights are short runs: the lanes copy them.
 //
-// The lanes hold weights as operands of multiply_halves, lane 4g+t for rows g and g+8 of 16: with
-// 8 values of g and two products a lane has four rows of W. In layout Tiled16 these are four
-// neighbouring rows, for which a word of 16 bytes holds columns 4t to 4t+3, and others 16
-// columns further. In layout Rows they are rows g, g+8, g+16 and g+24, and a lane has the
-// columns 8t to 8t+7.
+// The lanes hold weights as operands of multiply_halves, lane 4g+t for rows g and g+8 of 16 and columns 4t
+// to 4t+3 of 16: with 8 values of g and two products a lane has four rows of W. In layout Tiled16 these
+// are four neighbouring rows of a strip, for which a word of 16 bytes holds the columns, and others 16
+// columns further. In layout Rows they are rows g, g+8, g+16 and g+24.
 #include "chunks.h"
 #include "multiply.h"
 
@@ -18,160 +19,115 @@
 #define PIANOLA_FEW_ROWS 32
 #define PIANOLA_FEW_COLUMNS 32
 
-// few_form is the number of vectors of 16 bytes, pairs of 8 and words of 4 that a lane copies for
-// a tile of weights.
-static inline quad_form few_form(uint type) {
-    if (is_float(type)) {
-        return {4, 0, 0};
-    }
+// PIANOLA_FEW_BLOCK is the size in bytes of the part of a tile of the input that consists of 8 rows.
+#define PIANOLA_FEW_BLOCK 512
+
+// few_head returns the size of the head of a quantisation block in layout Tiled16: the scales of all its
+// tiles, but for those that stand beside the quants of their tile.
+static inline uint few_head(uint type) {
     const tile_form f = tile_form_of(type);
-    return {(f.parts == 8 ? 2u : 1u) + (f.high != 0 ? 1u : 0u), has_ue4m3(type) ? 0u : has_minimum(type) ? 2u : 1u, has_scales(type) ? scale_words(type) : 0u};
+    return f.tiles == 1 ? 0 : has_scales(type) && f.scales_step == f.quants_step ? f.scales : f.quants;
 }
 
-// few_slot returns the size in bytes of a slot of the ring: weights, and N vectors of the input.
-static inline uint few_slot(uint type, uint n) {
-    const quad_form f = few_form(type);
-    return 512 * (f.vectors + n) + 256 * f.pairs + 128 * f.words;
-}
-
-// PIANOLA_FEW_ROOM is the size of a SIMD group's ring.
-#define PIANOLA_FEW_ROOM (PIANOLA_TGMEM_GEMM_FEW() / PIANOLA_SIMDS)
-
-// few_slots returns the number of tiles in flight: 4 or 2.
-static inline uint few_slots(uint type, uint n) { return PIANOLA_FEW_ROOM / few_slot(type, n) >= 4 ? 4 : 2; }
-
-// few_copies is a lane's place in a slot: the vectors of all lanes, then the pairs, the words and
-// the vectors of the input.
-struct few_copies {
-    threadgroup uchar *at;
-    quad_form form;
-    uint lane;
-};
-
-static inline threadgroup uchar *few_vector(thread const few_copies &c, uint i) { return c.at + 512 * i + 16 * c.lane; }
-static inline threadgroup uchar *few_pair(thread const few_copies &c, uint i) { return c.at + 512 * c.form.vectors + 256 * i + 8 * c.lane; }
-static inline threadgroup uchar *few_word(thread const few_copies &c, uint i) { return c.at + 512 * c.form.vectors + 256 * c.form.pairs + 128 * i + 4 * c.lane; }
-static inline threadgroup uchar *few_input(thread const few_copies &c, uint i) { return c.at + 512 * (c.form.vectors + i) + 256 * c.form.pairs + 128 * c.form.words + 16 * c.lane; }
-
-// copy_vector, copy_pair and copy_word start a copy.
-static inline void copy_vector(threadgroup uchar *to, device const uchar *from) {
-#ifdef PIANOLA_COPIES
-    metal::shim::copy16(to, from);
-#else
-    *(threadgroup uint4 *)to = *(device const uint4 *)from;
-#endif
-}
-static inline void copy_pair(threadgroup uchar *to, device const uchar *from) {
-#ifdef PIANOLA_COPIES
-    metal::shim::copy8(to, from);
-#else
-    *(threadgroup uint2 *)to = *(device const uint2 *)from;
-#endif
-}
-static inline void copy_few_word(threadgroup uchar *to, device const uchar *from) {
-#ifdef PIANOLA_COPIES
-    metal::shim::copy4(to, from);
-#else
-    *(threadgroup uint *)to = *(device const uint *)from;
-#endif
-}
-
-// few_source holds where a lane reads its next tile. A SIMD group takes every eighth tile, so that
-// all addresses advance by the same number of bytes.
-template <uint N>
-struct few_source {
-    device const uchar *w;    // quantised weights: the block of the tile in the lane's strip
-    ulong rows[4];            // float weights: the offsets of the lane's rows of W in bytes
-    uint quants, high, d, m, scales; // offsets from w
-    device const uchar *x[N]; // the lane's elements of the input
-    uint t;
-};
-
-// few_step returns the distance in bytes between tiles that a SIMD group takes one after the other.
+// few_step returns the distance in bytes between the tiles of a strip.
 static inline uint few_step(uint type) {
     const tile_form f = tile_form_of(type);
-    return f.tiles == 0 ? 0 : PIANOLA_SIMDS / f.tiles * f.bytes;
+    return f.tiles == 1 ? f.bytes : f.quants_step;
 }
 
-// few_source_of returns the source of a lane for the SIMD group's first tile. Rows past the last
-// repeat the last.
+// few_stage describes a stage: the weights, in layout Tiled16 two strips of a head and tiles, in layout Rows
+// 32 rows of 128 bytes; then the input. PIANOLA_FEW_RING is the size of a SIMD group's ring, behind which
+// there are 64 bytes for barriers.
+#define PIANOLA_FEW_RING(floats) ((floats) ? 25600 : 14336 - 64)
 template <uint T, uint N>
-static inline few_source<N> few_source_of(thread const halves_product &p, uint lane, uint simd) {
-    const uint g = lane / 4;
-    few_source<N> s;
-    s.t = lane % 4;
-    PIANOLA_UNROLL
-    for (uint n = 0; n < N; n++) {
-        s.x[n] = row_of<1>(p, min(p.first + 8 * n + g, p.last - 1)) + 2 * PIANOLA_FEW_COLUMNS * simd + (is_float(T) ? 16 : 8) * s.t;
+struct few_stage {
+    enum : uint {
+        floats = T <= PIANOLA_WTYPE_BF16 ? 1 : 0,
+        ring = PIANOLA_FEW_RING(floats),
+    };
+    static inline uint strip(uint tiles) { return few_head(T) + tiles * few_step(T); }
+    static inline uint weights(uint tiles) { return floats != 0 ? 64 * PIANOLA_FEW_OUT * tiles : 2 * strip(tiles); }
+    static inline uint bytes(uint tiles) { return weights(tiles) + tiles * N * PIANOLA_FEW_BLOCK; }
+    // tiles returns the number of tiles of a stage: 4 if the ring has room for two such stages, else 2.
+    // Float weights always have 2, a whole row of threadgroup memory's banks.
+    static inline uint tiles() { return floats == 0 && ring / bytes(4) >= 2 ? 4 : 2; }
+    static inline uint count() { return min(ring / bytes(tiles()), 5u); }
+};
+
+// few_part is the share of a SIMD group: tiles from first to last-1 of 32 rows of W, and its ring.
+struct few_part {
+    uint first, last;
+    threadgroup uchar *ring;
+    device const uchar *w; // quantised weights: the first strip
+    uint strip;            // the distance to the second
+};
+
+// copy_run starts to copy bytes, a multiple of 16. All lanes call it.
+static inline void copy_run(threadgroup uchar *to, device const uchar *from, uint bytes, uint barrier, uint lane) {
+#ifdef PIANOLA_WARPGROUPS
+    if (lane == 0) {
+        metal::shim::copy_bytes(metal::shim::shared_address(to), from, bytes, barrier);
     }
-    s.w = p.w;
-    if (is_float(T)) {
-        PIANOLA_UNROLL
-        for (uint i = 0; i < 4; i++) {
-            s.rows[i] = 2 * ulong(min(p.low + g + 8 * i, p.out - 1)) * p.in;
-        }
-        return s;
+#else
+    (void)barrier;
+    for (uint i = 16 * lane; i < bytes; i += 512) {
+        copy_piece(to + i, from + i, true);
     }
-    const tile_form f = tile_form_of(T);
-    const block_place b = block_of(T, simd, T);
-    const uint quad = g % 4;
-    s.w += min(p.low / 16 + g / 4, p.out / 16 - 1) * strip_bytes(T, p.in, T) + b.at;
-    s.quants = f.quants + b.tile * f.quants_step + 16 * quad + 64 * (f.parts == 2 ? s.t / 2 : s.t);
-    s.high = f.quants + b.tile * f.quants_step + f.high + 16 * quad + (has_sixes(T) ? 64 * (s.t / 2) : 0);
-    s.d = f.d + 8 * quad;
-    s.m = f.m + 8 * quad;
-    s.scales = f.scales + b.tile * f.scales_step + 4 * quad;
-    return s;
+#endif
 }
 
-// copy_weights starts to copy a lane's weights of the tile that begins at a column.
+// few_piece returns the offset of a row's piece of 8 columns in float weights. Pieces are permuted, so
+// that the words that eight lanes read at once lie in different banks.
+static inline uint few_piece(uint row, uint piece) { return row * PIANOLA_CHUNK_BYTES + (piece ^ row % 4 * 2) * 16; }
+
+// few_share returns the share of a SIMD group. Neighbouring segments may be empty.
 template <uint T, uint N>
-static inline void copy_weights(thread const few_copies &c, thread const few_source<N> &s, thread const halves_product &p, uint column) {
-    if (is_float(T)) {
-        const uint at = column + 8 * s.t;
+static inline few_part few_share(thread const halves_product &p, threadgroup uchar *tg, uint simd) {
+    const uint segment = segment_columns(p.in) / PIANOLA_FEW_COLUMNS;
+    const uint tiles = (p.in + PIANOLA_FEW_COLUMNS - 1) / PIANOLA_FEW_COLUMNS;
+    few_part part = {min(simd * segment, tiles), min((simd + 1) * segment, tiles), tg + simd * (few_stage<T, N>::ring + 64), p.w, 0};
+    if (few_stage<T, N>::floats == 0) {
+        const ulong strip = strip_bytes(T, p.in, T);
+        part.w += p.low / 16 * strip;
+        part.strip = p.low + 16 < p.out ? uint(strip) : 0;
+    }
+    return part;
+}
+
+// fill_few starts to copy a stage, the tiles from first to last-1.
+template <uint T, uint N>
+static inline void fill_few(threadgroup uchar *to, uint barrier, thread const few_part &part, thread const halves_product &p, uint first, uint last, uint lane) {
+    typedef few_stage<T, N> S;
+    const uint tiles = last - first;
+#ifdef PIANOLA_WARPGROUPS
+    if (lane == 0) {
+        metal::shim::barrier_expect(barrier, tiles * N * PIANOLA_FEW_BLOCK + (S::floats != 0 ? 0 : 2 * S::strip(tiles)));
+    }
+#endif
+    if (S::floats != 0) {
+        const uint piece = lane % 8;
+        const uint column = first * PIANOLA_FEW_COLUMNS + 8 * piece;
         PIANOLA_UNROLL
-        for (uint i = 0; i < 4; i++) {
+        for (uint k = 0; k < PIANOLA_FEW_OUT / 4; k++) {
+            const uint r = 4 * k + lane / 8;
             // A piece past the end is not read, but its address must be valid.
-            copy_piece(few_vector(c, i), s.w + s.rows[i] + 2 * min(at, p.in - 8), at < p.in);
+            const ulong at = ulong(min(p.low + r, p.out - 1)) * p.in + min(column, p.in - 8);
+            copy_piece(to + few_piece(r, piece), p.w + 2 * at, column < p.in);
         }
-        return;
-    }
-    const tile_form f = tile_form_of(T);
-    copy_vector(few_vector(c, 0), s.w + s.quants);
-    if (f.parts == 8) {
-        copy_vector(few_vector(c, 1), s.w + s.quants + 256);
-    }
-    if (f.high != 0) {
-        copy_vector(few_vector(c, f.parts == 8 ? 2 : 1), s.w + s.high);
-    }
-    if (!has_ue4m3(T)) {
-        copy_pair(few_pair(c, 0), s.w + s.d);
-    }
-    if (has_minimum(T)) {
-        copy_pair(few_pair(c, 1), s.w + s.m);
-    }
-    if (has_scales(T)) {
-        copy_few_word(few_word(c, 0), s.w + s.scales);
-        if (scale_words(T) == 2) {
-            copy_few_word(few_word(c, 1), s.w + s.scales + 16);
+    } else {
+        const tile_form f = tile_form_of(T);
+        device const uchar *block = part.w + ulong(first / f.tiles) * f.bytes;
+        PIANOLA_UNROLL
+        for (uint i = 0; i < 2; i++) {
+            threadgroup uchar *strip = to + i * S::strip(S::tiles());
+            device const uchar *from = block + i * part.strip;
+            if (few_head(T) != 0) {
+                copy_run(strip, from, few_head(T), barrier, lane);
+            }
+            copy_run(strip + few_head(T), from + few_head(T) + first % f.tiles * few_step(T), tiles * few_step(T), barrier, lane);
         }
     }
-}
-
-// copy_input starts to copy a lane's elements of the input: of row g of each block of 8 rows, the
-// columns of the tile that meet the lane's weights.
-template <uint T, uint N>
-static inline void copy_input(thread const few_copies &c, thread const few_source<N> &s) {
-    PIANOLA_UNROLL
-    for (uint n = 0; n < N; n++) {
-        threadgroup uchar *to = few_input(c, n);
-        if (is_float(T)) {
-            copy_vector(to, s.x[n]);
-        } else {
-            copy_pair(to, s.x[n]);
-            copy_pair(to + 8, s.x[n] + 32);
-        }
-    }
+    copy_run(to + S::weights(S::tiles()), p.x + ulong(first) * N * PIANOLA_FEW_BLOCK, tiles * N * PIANOLA_FEW_BLOCK, barrier, lane);
 }
 
 // few_sums are a lane's sums: of two products for each of N blocks of 8 rows of x.
@@ -185,47 +141,60 @@ struct few_weights {
     uint4 of[4];
 };
 
-// few_weights_of returns the weights that a lane has copied.
+// few_floats returns a lane's float weights of tile k of a stage.
 template <uint T>
-static inline few_weights few_weights_of(thread const few_copies &c, uint t) {
+static inline few_weights few_floats(threadgroup const uchar *at, uint k, uint lane) {
     few_weights w;
-    const uint4 v = *(threadgroup const uint4 *)few_vector(c, 0);
-    if (is_float(T)) {
-        w.of[0] = v;
-        PIANOLA_UNROLL
-        for (uint i = 1; i < 4; i++) {
-            w.of[i] = *(threadgroup const uint4 *)few_vector(c, i);
-        }
+    const uint piece = 4 * k + lane % 4 / 2;
+    PIANOLA_UNROLL
+    for (uint r = 0; r < 4; r++) {
+        const uint row = lane / 4 + 8 * r;
+        const uint2 low = *(threadgroup const uint2 *)(at + few_piece(row, piece) + lane % 2 * 8);
+        const uint2 high = *(threadgroup const uint2 *)(at + few_piece(row, piece + 2) + lane % 2 * 8);
+        w.of[r] = uint4(low, high);
         if (T == PIANOLA_WTYPE_BF16) {
-            PIANOLA_UNROLL
-            for (uint i = 0; i < 4; i++) {
-                w.of[i] = uint4(halves4(four_of<PIANOLA_WTYPE_BF16>(w.of[i].xy)), halves4(four_of<PIANOLA_WTYPE_BF16>(w.of[i].zw)));
-            }
+            w.of[r] = uint4(halves4(four_of<PIANOLA_WTYPE_BF16>(low)), halves4(four_of<PIANOLA_WTYPE_BF16>(high)));
         }
-        return w;
     }
+    return w;
+}
+
+// few_quants returns a lane's quantised weights of tile k of a stage whose first tile is the block's tile
+// first.
+template <uint T, uint N>
+static inline few_weights few_quants(threadgroup const uchar *at, uint k, uint first, uint lane) {
+    typedef few_stage<T, N> S;
     const tile_form f = tile_form_of(T);
+    const uint t = lane % 4;
+    const uint quad = lane / 4 % 4;
+    threadgroup const uchar *strip = at + lane / 16 * S::strip(S::tiles());
+    threadgroup const uchar *tile = strip + k * few_step(T);
+    threadgroup const uchar *head = f.tiles == 1 ? tile : strip;
+    threadgroup const uchar *quants = tile + f.quants + 16 * quad;
+    const uint4 v = *(threadgroup const uint4 *)(quants + 64 * (f.parts == 2 ? t / 2 : t));
     uint4 second = uint4(0);
     uint4 high = uint4(0);
     if (f.parts == 8) {
-        second = *(threadgroup const uint4 *)few_vector(c, 1);
+        second = *(threadgroup const uint4 *)(quants + 64 * t + 256);
     }
     if (f.high != 0) {
-        high = *(threadgroup const uint4 *)few_vector(c, f.parts == 8 ? 2 : 1);
+        high = *(threadgroup const uint4 *)(quants + f.high + (has_sixes(T) ? 64 * (t / 2) : 0));
     }
     uint2 d = uint2(0);
     uint2 m = uint2(0);
     uint2 s = uint2(0);
     if (!has_ue4m3(T)) {
-        d = *(threadgroup const uint2 *)few_pair(c, 0);
+        d = *(threadgroup const uint2 *)(head + f.d + 8 * quad);
     }
     if (has_minimum(T)) {
-        m = *(threadgroup const uint2 *)few_pair(c, 1);
+        m = *(threadgroup const uint2 *)(head + f.m + 8 * quad);
     }
     if (has_scales(T)) {
-        s.x = *(threadgroup const uint *)few_word(c, 0);
-        s.y = scale_words(T) == 2 ? *(threadgroup const uint *)few_word(c, 1) : 0;
+        threadgroup const uchar *scales = (f.scales >= few_head(T) ? tile : strip + (first + k) * f.scales_step) + f.scales + 4 * quad;
+        s.x = *(threadgroup const uint *)scales;
+        s.y = scale_words(T) == 2 ? *(threadgroup const uint *)(scales + 16) : 0;
     }
+    few_weights w;
     PIANOLA_UNROLL
     for (uint r = 0; r < 4; r++) {
         const uint shift = r % 2 * 16;
@@ -236,17 +205,23 @@ static inline few_weights few_weights_of(thread const few_copies &c, uint t) {
     return w;
 }
 
-// multiply_few adds the products of a tile.
+// multiply_few adds the products of tile k of a stage that begins with tile first.
 template <uint T, uint N>
-static inline void multiply_few(thread few_sums<N> &sums, thread const few_copies &c, uint t) {
-    const few_weights w = few_weights_of<T>(c, t);
+static inline void multiply_few(thread few_sums<N> &sums, threadgroup const uchar *at, uint k, uint first, uint lane) {
+    typedef few_stage<T, N> S;
+    few_weights w;
+    if (S::floats != 0) {
+        w = few_floats<T>(at, k, lane);
+    } else {
+        w = few_quants<T, N>(at, k, first % tile_form_of(T).tiles, lane);
+    }
     PIANOLA_UNROLL
     for (uint n = 0; n < N; n++) {
-        const uint4 x = *(threadgroup const uint4 *)few_input(c, n);
+        const uint4 x = *(threadgroup const uint4 *)(at + S::weights(S::tiles()) + (k * N + n) * PIANOLA_FEW_BLOCK + 16 * lane);
         PIANOLA_UNROLL
         for (uint i = 0; i < 2; i++) {
-            multiply_halves(sums.of[i][n], uint4(w.of[2 * i].xy, w.of[2 * i + 1].xy), x.xy, c.lane);
-            multiply_halves(sums.of[i][n], uint4(w.of[2 * i].zw, w.of[2 * i + 1].zw), x.zw, c.lane);
+            multiply_halves(sums.of[i][n], uint4(w.of[2 * i].xy, w.of[2 * i + 1].xy), x.xy, lane);
+            multiply_halves(sums.of[i][n], uint4(w.of[2 * i].zw, w.of[2 * i + 1].zw), x.zw, lane);
         }
     }
 }
@@ -257,6 +232,12 @@ template <uint T>
 static inline uint few_row(uint i, uint k, uint lane) {
     const uint g = lane / 4;
     return is_float(T) ? g + 16 * i + 8 * k : g / 4 * 16 + g % 4 * 4 + 2 * i + k;
+}
+
+// few_unit returns the unit of a row of x. The units are behind the tiles.
+template <uint N>
+static inline float few_unit(thread const halves_product &p, uint row) {
+    return *(device const float *)(p.x + ulong(padded(p.in) / PIANOLA_FEW_COLUMNS) * N * PIANOLA_FEW_BLOCK + 4 * row);
 }
 
 // add_few adds the sums of all SIMD groups, the first one's first, and writes the results. Each
@@ -279,53 +260,73 @@ static inline void add_few(thread const few_sums<N> &sums, thread const halves_p
     const uint i = simd % 2;
     const uint n = simd / 2;
     float4 v = float4(0.0f);
+    PIANOLA_UNROLL
     for (uint k = 0; k < PIANOLA_SIMDS; k++) {
         v += all[(simd * PIANOLA_SIMDS + k) * 32 + lane];
     }
     PIANOLA_UNROLL
     for (uint k = 0; k < 4; k++) {
-        const uint r = p.first + 8 * n + lane % 4 * 2 + k % 2;
+        const uint r = 8 * n + lane % 4 * 2 + k % 2;
         const uint o = p.low + few_row<T>(i, k / 2, lane);
         if (r < p.last && o < p.high) {
-            p.y[ulong(r) * p.y_stride + o] = v[k] * unit_at<1>(p, r) + (p.bias ? p.b[o] : 0.0f);
+            p.y[ulong(r) * p.y_stride + o] = v[k] * few_unit<N>(p, r) + (p.bias ? p.b[o] : 0.0f);
         }
     }
 }
 
-// wait_few waits until all but the last slots-1 tiles are copied.
-static inline void wait_few(uint slots) {
-    if (slots == 4) {
-        wait_stage<3>();
-    } else {
-        wait_stage<1>();
+// wait_few waits until all but the last stages are complete that the lanes have copied.
+static inline void wait_few(uint left) {
+    switch (left) {
+    case 4: wait_stage<4>(); break;
+    case 3: wait_stage<3>(); break;
+    case 2: wait_stage<2>(); break;
+    default: wait_stage<1>();
     }
 }
 
-// few_begin starts to copy tile i of the SIMD group to its slot, if there is one, and advances the
-// source.
+// few_ring is a SIMD group's place in its ring.
+struct few_ring {
+    uint at, phase; // stage, and the parity of the number of rounds
+};
+
+static inline void few_next(thread few_ring &r, uint count) {
+    r.at++;
+    if (r.at == count) {
+        r.at = 0;
+        r.phase ^= 1;
+    }
+}
+
+// few_begin starts to copy the stage that begins with tile first, if there is one, and returns the first
+// tile of the next. Stages begin at multiples of the number of their tiles.
 template <uint T, uint N>
-static inline void few_begin(thread few_copies &c, threadgroup uchar *ring, thread few_source<N> &s, thread const halves_product &p, uint i, uint simd) {
-    const uint column = (i * PIANOLA_SIMDS + simd) * PIANOLA_FEW_COLUMNS;
-    if (column < p.in) {
-        c.at = ring + i % few_slots(T, N) * few_slot(T, N);
-        copy_weights<T, N>(c, s, p, column);
-        copy_input<T, N>(c, s);
-        s.w += few_step(T);
-        PIANOLA_UNROLL
-        for (uint n = 0; n < N; n++) {
-            s.x[n] += 2 * PIANOLA_FEW_COLUMNS * PIANOLA_SIMDS;
-        }
+static inline uint few_begin(thread few_ring &r, uint barriers, thread const few_part &part, thread const halves_product &p, uint first, uint lane) {
+    typedef few_stage<T, N> S;
+    const uint next = min((first / S::tiles() + 1) * S::tiles(), part.last);
+    if (first < part.last) {
+        fill_few<T, N>(part.ring + r.at * S::bytes(S::tiles()), barriers + 8 * r.at, part, p, first, next, lane);
+        few_next(r, S::count());
     }
     commit_stage();
+    return next;
 }
 
 // gemm_few_of multiplies up to 8*N rows of x.
 template <uint T, uint N>
 static inline void gemm_few_of(thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
-    threadgroup uchar *ring = tg + simd * PIANOLA_FEW_ROOM;
-    few_source<N> s = few_source_of<T, N>(p, lane, simd);
-    few_copies c = {ring, few_form(T), lane};
-    const uint slots = few_slots(T, N);
+    typedef few_stage<T, N> S;
+    const few_part part = few_share<T, N>(p, tg, simd);
+    uint barriers = 0;
+#ifdef PIANOLA_WARPGROUPS
+    barriers = metal::shim::shared_address(part.ring) + S::ring;
+    if (lane == 0) {
+        for (uint i = 0; i < S::count(); i++) {
+            metal::shim::barrier_begin(barriers + 8 * i, 1);
+        }
+        metal::shim::barriers_begun();
+    }
+    metal::shim::simdgroup_wait();
+#endif
     few_sums<N> sums;
     PIANOLA_UNROLL
     for (uint i = 0; i < 2; i++) {
@@ -334,14 +335,33 @@ static inline void gemm_few_of(thread const halves_product &p, threadgroup uchar
             sums.of[i][n] = float4(0.0f);
         }
     }
-    for (uint i = 0; i + 1 < slots; i++) {
-        few_begin<T, N>(c, ring, s, p, i, simd);
+    few_ring filled = {0, 0};
+    few_ring used = {0, 0};
+    uint next = part.first;
+    for (uint i = 0; i + 1 < S::count(); i++) {
+        next = few_begin<T, N>(filled, barriers, part, p, next, lane);
     }
-    for (uint i = 0; (i * PIANOLA_SIMDS + simd) * PIANOLA_FEW_COLUMNS < p.in; i++) {
-        few_begin<T, N>(c, ring, s, p, i + slots - 1, simd);
-        wait_few(slots);
-        c.at = ring + i % slots * few_slot(T, N);
-        multiply_few<T, N>(sums, c, s.t);
+    for (uint first = part.first; first < part.last;) {
+        // The stage before has been read by all lanes, so it can be filled again.
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        next = few_begin<T, N>(filled, barriers, part, p, next, lane);
+#ifdef PIANOLA_WARPGROUPS
+        metal::shim::barrier_wait(barriers + 8 * used.at, used.phase);
+        const bool lanes = S::floats != 0;
+#else
+        const bool lanes = true;
+#endif
+        if (lanes) {
+            wait_few(S::count() - 1);
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+        }
+        threadgroup const uchar *at = part.ring + used.at * S::bytes(S::tiles());
+        const uint last = min((first / S::tiles() + 1) * S::tiles(), part.last);
+        for (uint k = 0; k < last - first; k++) {
+            multiply_few<T, N>(sums, at, k, first, lane);
+        }
+        few_next(used, S::count());
+        first = last;
     }
     add_few<T, N>(sums, p, tg, lane, simd);
 }
@@ -349,12 +369,10 @@ static inline void gemm_few_of(thread const halves_product &p, threadgroup uchar
 // gemm_few_rows selects the number of rows of x.
 template <uint T>
 static inline void gemm_few_rows(thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
-    if (p.last <= 8) {
-        gemm_few_of<T, 1>(p, tg, lane, simd);
-    } else if (p.last <= 16) {
-        gemm_few_of<T, 2>(p, tg, lane, simd);
-    } else {
-        gemm_few_of<T, 4>(p, tg, lane, simd);
+    switch (few_blocks(p.last)) {
+    case 1: gemm_few_of<T, 1>(p, tg, lane, simd); break;
+    case 2: gemm_few_of<T, 2>(p, tg, lane, simd); break;
+    default: gemm_few_of<T, 4>(p, tg, lane, simd);
     }
 }
 

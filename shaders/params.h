@@ -48,6 +48,7 @@
 #define PIANOLA_KERNEL_EXPERT_SUM 32
 #define PIANOLA_KERNEL_GEMM_FEW 33
 #define PIANOLA_KERNEL_ATTN_TILE 34
+#define PIANOLA_KERNEL_ADD_RMSNORM_HALVES 35
 
 // Numbers of function constants, and their named values.
 #define PIANOLA_FC_WTYPE 0
@@ -401,8 +402,9 @@ PIANOLA_ASSERT_SIZE(pianola_argmax_part_params, 8);
 typedef struct pianola_halves_params {
     uint32_t in; // columns
     uint32_t x_stride; // elements from one row of x to the next
+    uint32_t few; // 1: write the rows in the order of gemm_few, else 0
 } pianola_halves_params;
-PIANOLA_ASSERT_SIZE(pianola_halves_params, 8);
+PIANOLA_ASSERT_SIZE(pianola_halves_params, 12);
 
 // gemm with an input that the kernel halves has written and with float16, bfloat16 or quantised weights, which it converts to float16.
 typedef struct pianola_gemm_halves_params {
@@ -532,7 +534,7 @@ typedef struct pianola_expert_sum_params {
 } pianola_expert_sum_params;
 PIANOLA_ASSERT_SIZE(pianola_expert_sum_params, 8);
 
-// gemm_halves for at most 32 rows: W is read once. The sums are added in another order.
+// gemm_halves for at most 32 rows: W is read once. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns.
 typedef struct pianola_gemm_few_params {
     uint32_t in; // columns of W, a multiple of 8
     uint32_t out; // rows of W
@@ -554,11 +556,21 @@ typedef struct pianola_attn_tile_params {
 } pianola_attn_tile_params;
 PIANOLA_ASSERT_SIZE(pianola_attn_tile_params, 36);
 
+// add_rmsnorm, and halves with act == f16 and without an activation of what it writes: x[r] += delta_scale * delta[r]; out[r] becomes rmsnorm(x[r]) * w in float16.
+typedef struct pianola_add_rmsnorm_halves_params {
+    uint32_t n; // width
+    float eps; // added to the mean square
+    float scale; // factor of the normalised values; 0: 1
+    float delta_scale; // factor of delta; 0: 1
+    uint32_t few; // 1: write the rows in the order of gemm_few, else 0
+} pianola_add_rmsnorm_halves_params;
+PIANOLA_ASSERT_SIZE(pianola_add_rmsnorm_halves_params, 20);
+
 // Bytes of threadgroup memory of kernels for which it depends on constants only.
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)
 #define PIANOLA_TGMEM_GEMM_HALVES() (199680)
 #define PIANOLA_TGMEM_SAMPLE_FILTER() (25600)
-#define PIANOLA_TGMEM_GEMM_FEW() (65536)
+#define PIANOLA_TGMEM_GEMM_FEW(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 114688 : 205312)
 
 // Kinds of patches.
 #define PIANOLA_PATCH_NONE 0

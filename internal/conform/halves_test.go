@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
@@ -47,6 +48,50 @@ func halvesOf(x []float32, in int, act uint32) []byte {
 	return b
 }
 
+// fewPlaces returns the number of places for rows in the order of gemm_few.
+func fewPlaces(rows int) int {
+	if rows > 16 {
+		return 32
+	}
+	return (rows + 7) / 8 * 8
+}
+
+// fewPlace returns the offset of columns c to c+3 of row r in the declared order of gemm_few.
+func fewPlace(c, r, places int) int {
+	return (c/32*places/8+r/8)*512 + r%8*64 + c%16/4*16 + c%32/16*8
+}
+
+// fewOf returns rows of halves of one term in the order of gemm_few. Places without a row are NaN.
+func fewOf(rows []byte, in int) []byte {
+	n, size := halvesWidth(in), halvesSize(in, decl.ActF16)
+	count := len(rows) / size
+	places := fewPlaces(count)
+	b := bytes.Repeat([]byte{0xff}, places*size)
+	for r := range count {
+		row := rows[r*size:][:size]
+		for c := 0; c < n; c += 4 {
+			copy(b[fewPlace(c, r, places):][:8], row[2*c:])
+		}
+		copy(b[2*n*places+4*r:][:4], row[2*n:])
+	}
+	return b
+}
+
+// rowsOfFew is the inverse of fewOf.
+func rowsOfFew(b []byte, in, count int) []byte {
+	n, size := halvesWidth(in), halvesSize(in, decl.ActF16)
+	places := fewPlaces(count)
+	rows := make([]byte, count*size)
+	for r := range count {
+		row := rows[r*size:][:size]
+		for c := 0; c < n; c += 4 {
+			copy(row[2*c:][:8], b[fewPlace(c, r, places):])
+		}
+		copy(row[2*n:][:4], b[2*n*places+4*r:])
+	}
+	return rows
+}
+
 func largest(x []float32) float32 {
 	var most float32
 	for _, v := range x {
@@ -76,6 +121,10 @@ func TestHalves(t *testing.T) {
 		silu := r.IntN(2)
 		activation := uint32(silu * r.IntN(2))
 		act := pick(r, uint32(decl.ActF16), decl.ActF16x2)
+		few := act == decl.ActF16 && r.IntN(2) == 0
+		if few {
+			rows = pick(r, 1, 7, 11, 30)
+		}
 		terms := int(act-decl.ActF16) + 1
 		scale := pick(r, 1, 1, 1e-30, 1e-9, 1e9, 1e30)
 		if silu == 1 {
@@ -86,8 +135,14 @@ func TestHalves(t *testing.T) {
 			clear(x)
 		}
 		c := command{
-			kernel: kernels.Halves, specs: []uint32{uint32(silu), activation, act}, params: kernels.HalvesParams{In: uint32(in), XStride: uint32(stride)},
+			kernel: kernels.Halves, specs: []uint32{uint32(silu), activation, act}, params: kernels.HalvesParams{In: uint32(in), XStride: uint32(stride), Few: one(few)},
 			second: pianolaSecond{rows: uint32(rows)}, input: map[string][]byte{"x": f32(x), "x2": f32(x2)},
+		}
+		used := func(b []byte) []byte {
+			if few {
+				b = rowsOfFew(b, in, rows)
+			}
+			return halvesUsed(b, in, act)
 		}
 		if silu == 0 {
 			c.absent = append(c.absent, "x2")
@@ -95,10 +150,10 @@ func TestHalves(t *testing.T) {
 		}
 		tab, slots := c.tableOf(t)
 		contents := c.contents(t, tab, slots, r)
-		cpu := halvesUsed(c.onCPU(t, tab, slots, contents).bindings[kernels.HalvesBindOut], in, act)
+		cpu := used(c.onCPU(t, tab, slots, contents).bindings[kernels.HalvesBindOut])
 		for _, o := range []emu.Order{emu.Forward, emu.Random} {
 			got := c.emulated(t, e, tab, contents, launch{threads: pick(r, 32, 96, 256), extra: 2, order: o, seed: seed})
-			out := halvesUsed(got.bindings[kernels.HalvesBindOut], in, act)
+			out := used(got.bindings[kernels.HalvesBindOut])
 			if silu == 0 && string(out) != string(cpu) {
 				t.Fatalf("seed %d, %d columns: not the CPU device's bits", seed, in)
 			}
@@ -182,6 +237,14 @@ func halvesCases() []halvesCase {
 // few reports whether gemm_few computes the product.
 func (c *halvesCase) few() bool { return c.act == decl.ActF16 && c.rows <= 32 }
 
+// ordered returns rows of halves in the order of the kernel that computes the product.
+func (c *halvesCase) ordered(rows []byte) []byte {
+	if c.few() {
+		return fewOf(rows, c.in)
+	}
+	return rows
+}
+
 // command returns the command of the product.
 func (c *halvesCase) command(bias bool, layout dtype.Layout, stride int) command {
 	cmd := command{
@@ -221,7 +284,8 @@ func TestGEMMHalves(t *testing.T) {
 		x, b := normal(r, rows*in, scale), normal(r, out, scale)
 		c := p.command(bias, layout, stride)
 		k, _ := decl.Lookup(c.kernel)
-		c.input = map[string][]byte{"x": halvesOf(x, in, p.act), "w": m.bytes(layout), "b": f32(b), "y": f32(normal(r, (rows-1)*stride+out, scale))}
+		inputRows := halvesOf(x, in, p.act)
+		c.input = map[string][]byte{"x": p.ordered(inputRows), "w": m.bytes(layout), "b": f32(b), "y": f32(normal(r, (rows-1)*stride+out, scale))}
 		if !bias {
 			delete(c.input, "b")
 		}
@@ -231,7 +295,7 @@ func TestGEMMHalves(t *testing.T) {
 		want := floats(contents[kernels.GEMMHalvesBindY])
 		size := halvesSize(in, p.act)
 		for row := range rows {
-			x := valuesOf(c.input["x"][row*size:][:size], in, p.act)
+			x := valuesOf(inputRows[row*size:][:size], in, p.act)
 			for o := range out {
 				var sum float64
 				for i := range in {
@@ -273,7 +337,7 @@ func TestGEMMHalves(t *testing.T) {
 		}
 		alone := c
 		alone.second.rows = uint32(few)
-		alone.input = map[string][]byte{"x": c.input["x"][(rows-few)*size:], "w": c.input["w"], "b": f32(b), "y": f32(make([]float32, (few-1)*stride+out))}
+		alone.input = map[string][]byte{"x": p.ordered(inputRows[(rows-few)*size:]), "w": c.input["w"], "b": f32(b), "y": f32(make([]float32, (few-1)*stride+out))}
 		if !bias {
 			delete(alone.input, "b")
 		}
@@ -298,4 +362,53 @@ func valuesOf(row []byte, in int, act uint32) []float64 {
 		}
 	}
 	return x
+}
+
+// TestAddRMSNormHalves compares add_rmsnorm_halves with add_rmsnorm followed by halves, bit by bit, and
+// with the CPU device.
+func TestAddRMSNormHalves(t *testing.T) {
+	e := builds.Get(t, checked)
+	for seed := range exhaustive.Pick(uint64(12), 4) {
+		r := rand.New(rand.NewPCG(seed, 19))
+		few := r.IntN(2) == 1
+		rows, n := pick(r, 1, 3, 9, 17), 8*pick(r, 1, 7, 8, 9, 40, 150)
+		x, delta, w := f32(normal(r, rows*n, 2)), f32(normal(r, rows*n, 1)), f32(normal(r, n, 1))
+		eps, scale, deltaScale := float32(1e-5), pick(r, float32(0), 0.5), pick(r, float32(0), 0.25)
+		run := func(c command) *outcome {
+			c.second = pianolaSecond{rows: uint32(rows)}
+			tab, slots := c.tableOf(t)
+			return c.emulated(t, e, tab, c.contents(t, tab, slots, r), launch{threads: 96, extra: 1, order: emu.Random, seed: seed})
+		}
+		used := func(b []byte) []byte {
+			if few {
+				b = rowsOfFew(b, n, rows)
+			}
+			return halvesUsed(b, n, decl.ActF16)
+		}
+		input := map[string][]byte{"x": x, "delta": delta, "w": w}
+		norm := run(command{kernel: kernels.AddRMSNorm, params: kernels.AddRMSNormParams{N: uint32(n), Eps: eps, Scale: scale, DeltaScale: deltaScale}, input: input})
+		want := run(command{
+			kernel: kernels.Halves, specs: []uint32{decl.InputPlain, 0, decl.ActF16}, params: kernels.HalvesParams{In: uint32(n), XStride: uint32(n), Few: one(few)},
+			input: map[string][]byte{"x": norm.bindings[kernels.AddRMSNormBindOut]}, absent: []string{"x2"},
+		})
+		both := command{kernel: kernels.AddRMSNormHalves, params: kernels.AddRMSNormHalvesParams{N: uint32(n), Eps: eps, Scale: scale, DeltaScale: deltaScale, Few: one(few)}, input: input}
+		got := run(both)
+		if !bytes.Equal(got.bindings[kernels.AddRMSNormHalvesBindX], norm.bindings[kernels.AddRMSNormBindX]) {
+			t.Fatalf("seed %d: the residual stream differs", seed)
+		}
+		if !bytes.Equal(used(got.bindings[kernels.AddRMSNormHalvesBindOut]), used(want.bindings[kernels.HalvesBindOut])) {
+			t.Fatalf("seed %d, %d rows of %d columns, few %t: not what halves writes", seed, rows, n, few)
+		}
+		both.second = pianolaSecond{rows: uint32(rows)}
+		tab, slots := both.tableOf(t)
+		cpu := used(both.onCPU(t, tab, slots, both.contents(t, tab, slots, r)).bindings[kernels.AddRMSNormHalvesBindOut])
+		b, size := used(got.bindings[kernels.AddRMSNormHalvesBindOut]), halvesSize(n, decl.ActF16)-124
+		for row := range rows {
+			// The sums of squares differ in their last bits, so elements differ in the last of 11.
+			g, c := valuesOf(append(b[row*size:][:size:size], make([]byte, 124)...), n, decl.ActF16), valuesOf(append(cpu[row*size:][:size:size], make([]byte, 124)...), n, decl.ActF16)
+			if err := near(g, c, n, 0x1p-10); err != nil {
+				t.Fatalf("seed %d, row %d: beside the CPU device: %v", seed, row, err)
+			}
+		}
+	}
 }

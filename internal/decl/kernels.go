@@ -6,5 +6,5 @@ var Kernels = []Kernel{
 	embed, ropeAngles, rmsNorm, addRMSNorm, add, gemv, gemm, headNorm, rope, kvWrite, qkRopeKV, attn, attnMerge, siluMul, argmax,
 	ropeAttn, argmaxPart, halves, gemmHalves, sampleAdjust, sampleFilter, sampleDraw, rankPart, rank, accept, draft,
 	softCap, normAdd, layerNorm, activate,
-	route, expertGEMV, expertSum, gemmFew, attnTile,
+	route, expertGEMV, expertSum, gemmFew, attnTile, addRMSNormHalves,
 }

@@ -22,41 +22,42 @@ func putF32(c *table.Cmd, off int, v float32) {
 
 // Kernel ids.
 const (
-	Embed        decl.ID = 0
-	RoPEAngles   decl.ID = 1
-	RMSNorm      decl.ID = 2
-	AddRMSNorm   decl.ID = 3
-	Add          decl.ID = 4
-	GEMV         decl.ID = 5
-	GEMM         decl.ID = 6
-	HeadNorm     decl.ID = 7
-	RoPE         decl.ID = 8
-	KVWrite      decl.ID = 9
-	QKRoPEKV     decl.ID = 10
-	Attn         decl.ID = 11
-	AttnMerge    decl.ID = 12
-	SiLUMul      decl.ID = 13
-	Argmax       decl.ID = 14
-	RoPEAttn     decl.ID = 15
-	ArgmaxPart   decl.ID = 16
-	Halves       decl.ID = 17
-	GEMMHalves   decl.ID = 18
-	SampleAdjust decl.ID = 19
-	SampleFilter decl.ID = 20
-	SampleDraw   decl.ID = 21
-	RankPart     decl.ID = 22
-	Rank         decl.ID = 23
-	Accept       decl.ID = 24
-	Draft        decl.ID = 25
-	SoftCap      decl.ID = 26
-	NormAdd      decl.ID = 27
-	LayerNorm    decl.ID = 28
-	Activate     decl.ID = 29
-	Route        decl.ID = 30
-	ExpertGEMV   decl.ID = 31
-	ExpertSum    decl.ID = 32
-	GEMMFew      decl.ID = 33
-	AttnTile     decl.ID = 34
+	Embed            decl.ID = 0
+	RoPEAngles       decl.ID = 1
+	RMSNorm          decl.ID = 2
+	AddRMSNorm       decl.ID = 3
+	Add              decl.ID = 4
+	GEMV             decl.ID = 5
+	GEMM             decl.ID = 6
+	HeadNorm         decl.ID = 7
+	RoPE             decl.ID = 8
+	KVWrite          decl.ID = 9
+	QKRoPEKV         decl.ID = 10
+	Attn             decl.ID = 11
+	AttnMerge        decl.ID = 12
+	SiLUMul          decl.ID = 13
+	Argmax           decl.ID = 14
+	RoPEAttn         decl.ID = 15
+	ArgmaxPart       decl.ID = 16
+	Halves           decl.ID = 17
+	GEMMHalves       decl.ID = 18
+	SampleAdjust     decl.ID = 19
+	SampleFilter     decl.ID = 20
+	SampleDraw       decl.ID = 21
+	RankPart         decl.ID = 22
+	Rank             decl.ID = 23
+	Accept           decl.ID = 24
+	Draft            decl.ID = 25
+	SoftCap          decl.ID = 26
+	NormAdd          decl.ID = 27
+	LayerNorm        decl.ID = 28
+	Activate         decl.ID = 29
+	Route            decl.ID = 30
+	ExpertGEMV       decl.ID = 31
+	ExpertSum        decl.ID = 32
+	GEMMFew          decl.ID = 33
+	AttnTile         decl.ID = 34
+	AddRMSNormHalves decl.ID = 35
 )
 
 // Bindings of embed.
@@ -855,7 +856,7 @@ func (p ArgmaxPartParams) Put(c *table.Cmd) {
 const (
 	HalvesBindX   = 0 // r, [rows, in] float32, rows x_stride apart
 	HalvesBindX2  = 1 // r, [rows, in] float32, factor of the activation of x, rows x_stride apart
-	HalvesBindOut = 2 // w, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
+	HalvesBindOut = 2 // w, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0; if few is 1, n is in rounded up to a multiple of 64, and m is rows rounded up to 8, 16 or 32: for each 32 of n columns, for each 8 of m rows, for each row, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written
 )
 
 // Specialisation constants of halves.
@@ -869,6 +870,7 @@ const (
 type HalvesParams struct {
 	In      uint32 // columns
 	XStride uint32 // elements from one row of x to the next
+	Few     uint32 // 1: write the rows in the order of gemm_few, else 0
 }
 
 // HalvesParamsOf decodes the parameters of c, a command of kernel halves.
@@ -876,6 +878,7 @@ func HalvesParamsOf(c *table.Cmd) HalvesParams {
 	return HalvesParams{
 		In:      u32(c, 0),
 		XStride: u32(c, 4),
+		Few:     u32(c, 8),
 	}
 }
 
@@ -883,7 +886,8 @@ func HalvesParamsOf(c *table.Cmd) HalvesParams {
 func (p HalvesParams) Put(c *table.Cmd) {
 	putU32(c, 0, p.In)
 	putU32(c, 4, p.XStride)
-	c.ParamSize = 8
+	putU32(c, 8, p.Few)
+	c.ParamSize = 12
 }
 
 // Bindings of gemm_halves.
@@ -1429,7 +1433,7 @@ func (p ExpertSumParams) Put(c *table.Cmd) {
 
 // Bindings of gemm_few.
 const (
-	GEMMFewBindX = 0 // r, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
+	GEMMFewBindX = 0 // r, [rows], n is in rounded up to a multiple of 64, and m is rows rounded up to 8, 16 or 32: for each 32 of n columns, for each 8 of m rows, for each row, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written
 	GEMMFewBindW = 1 // r, [out, in] wtype, in the layout weights
 	GEMMFewBindB = 2 // r, [out] float32
 	GEMMFewBindY = 3 // w, [rows, out] float32, rows y_stride apart
@@ -1525,4 +1529,42 @@ func (p AttnTileParams) Put(c *table.Cmd) {
 	putU32(c, 28, p.Units)
 	putU32(c, 32, p.Slots)
 	c.ParamSize = 36
+}
+
+// Bindings of add_rmsnorm_halves.
+const (
+	AddRMSNormHalvesBindX     = 0 // rw, [rows, n] float32, the residual stream
+	AddRMSNormHalvesBindDelta = 1 // r, [rows, n] float32
+	AddRMSNormHalvesBindW     = 2 // r, [n] float32
+	AddRMSNormHalvesBindOut   = 3 // w, [rows], as halves writes n columns
+)
+
+// AddRMSNormHalvesParams are the parameters of add_rmsnorm_halves.
+type AddRMSNormHalvesParams struct {
+	N          uint32  // width
+	Eps        float32 // added to the mean square
+	Scale      float32 // factor of the normalised values; 0: 1
+	DeltaScale float32 // factor of delta; 0: 1
+	Few        uint32  // 1: write the rows in the order of gemm_few, else 0
+}
+
+// AddRMSNormHalvesParamsOf decodes the parameters of c, a command of kernel add_rmsnorm_halves.
+func AddRMSNormHalvesParamsOf(c *table.Cmd) AddRMSNormHalvesParams {
+	return AddRMSNormHalvesParams{
+		N:          u32(c, 0),
+		Eps:        f32(c, 4),
+		Scale:      f32(c, 8),
+		DeltaScale: f32(c, 12),
+		Few:        u32(c, 16),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p AddRMSNormHalvesParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.N)
+	putF32(c, 4, p.Eps)
+	putF32(c, 8, p.Scale)
+	putF32(c, 12, p.DeltaScale)
+	putU32(c, 16, p.Few)
+	c.ParamSize = 20
 }

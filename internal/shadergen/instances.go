@@ -27,6 +27,7 @@ var architectures = []architecture{
 	{name: "sm_90", isa: "+ptx78", number: 90},
 	{name: "sm_90a", isa: "+ptx83", number: 90, file: "halves.metal", defines: []string{"PIANOLA_WARPGROUPS=1"}},
 	{name: "sm_90a", isa: "+ptx80", number: 90, file: "attn_tile.metal", defines: []string{"PIANOLA_WARPGROUPS=1"}},
+	{name: "sm_90a", isa: "+ptx80", number: 90, file: "few.metal", defines: []string{"PIANOLA_WARPGROUPS=1"}},
 }
 
 // compiled lists the entries of a kernel. A kernel without such a list has only the generic

@@ -15,11 +15,13 @@ const halvesChunk = 64
 // halvesRow is a row of activations in float16. An element is unit * (high + low), or unit * high
 // if there is one term; the unit is a power of two. The row holds n high halves, n low halves if
 // there are two terms, the unit and 124 unused bytes; n is the number of columns rounded up to whole
-// chunks.
+// chunks. For gemm_few, rows are interleaved.
 type halvesRow struct {
-	b     []byte
-	n     int
-	terms int
+	b      []byte // the row, or all rows if they are interleaved
+	n      int
+	terms  int
+	r      int // index of an interleaved row
+	blocks int // number of blocks of 8 interleaved rows, or 0
 }
 
 // halvesTerms returns the number of float16 of an element.
@@ -34,12 +36,35 @@ func halvesTerms(act uint32) int {
 func halvesOf(b []byte, in, terms, r int) halvesRow {
 	n := (in + halvesChunk - 1) / halvesChunk * halvesChunk
 	size := 2*terms*n + 128
-	return halvesRow{b[r*size:][:size], n, terms}
+	return halvesRow{b: b[r*size:][:size], n: n, terms: terms}
 }
 
-func (h halvesRow) high() []byte { return h.b[:2*h.n] }
-func (h halvesRow) low() []byte  { return h.b[2*h.n : 2*h.terms*h.n] }
-func (h halvesRow) last() []byte { return h.b[2*h.terms*h.n:] }
+// fewOf returns row r of rows interleaved rows of in columns.
+func fewOf(b []byte, in, rows, r int) halvesRow {
+	n := (in + halvesChunk - 1) / halvesChunk * halvesChunk
+	blocks := 4
+	if rows <= 16 {
+		blocks = (rows + 7) / 8
+	}
+	return halvesRow{b: b[:8*blocks*(2*n+128)], n: n, terms: 1, r: r, blocks: blocks}
+}
+
+// at returns element i of a term.
+func (h halvesRow) at(term, i int) []byte {
+	if h.blocks > 0 {
+		tile, c := i/32, i%32
+		return h.b[(tile*h.blocks+h.r/8)*512+h.r%8*64+c%16/4*16+c/16*8+c%4*2:]
+	}
+	return h.b[2*(term*h.n+i):]
+}
+
+// last returns the unit and, if rows are not interleaved, the unused bytes.
+func (h halvesRow) last() []byte {
+	if h.blocks > 0 {
+		return h.b[16*h.blocks*h.n+4*h.r:]
+	}
+	return h.b[2*h.terms*h.n:]
+}
 
 func (h halvesRow) unit() float32 { return math.Float32frombits(binary.LittleEndian.Uint32(h.last())) }
 
@@ -54,13 +79,15 @@ func (h halvesRow) put(x []float32) {
 	unit := max(math.Float32bits(most)&0x7f800000, 0x10000000) - 10<<23
 	binary.LittleEndian.PutUint32(h.last(), unit)
 	inverse := math.Float32frombits(254<<23 - unit)
-	clear(h.b[:2*h.terms*h.n])
-	for i, v := range x {
-		v *= inverse
+	for i := range h.n {
+		var v float32
+		if i < len(x) {
+			v = x[i] * inverse
+		}
 		m := dtype.F32ToF16(v)
-		binary.LittleEndian.PutUint16(h.high()[2*i:], m)
+		binary.LittleEndian.PutUint16(h.at(0, i), m)
 		if h.terms == 2 {
-			binary.LittleEndian.PutUint16(h.low()[2*i:], dtype.F32ToF16(v-dtype.F16ToF32(m)))
+			binary.LittleEndian.PutUint16(h.at(1, i), dtype.F32ToF16(v-dtype.F16ToF32(m)))
 		}
 	}
 }
@@ -69,9 +96,9 @@ func (h halvesRow) put(x []float32) {
 func (h halvesRow) get(x []float32) {
 	unit := h.unit()
 	for i := range x {
-		v := dtype.F16ToF32(binary.LittleEndian.Uint16(h.high()[2*i:]))
+		v := dtype.F16ToF32(binary.LittleEndian.Uint16(h.at(0, i)))
 		if h.terms == 2 {
-			v += dtype.F16ToF32(binary.LittleEndian.Uint16(h.low()[2*i:]))
+			v += dtype.F16ToF32(binary.LittleEndian.Uint16(h.at(1, i)))
 		}
 		x[i] = v * unit
 	}
@@ -82,6 +109,7 @@ type halves struct {
 	gated       func(dst, gate, up []float32)
 	in, xStride int
 	terms       int
+	few         bool      // interleave the rows
 	x, x2       []float32 // [rows, in]; x2 is nil if the input is x
 	out         []byte    // rows of float16
 }
@@ -89,7 +117,7 @@ type halves struct {
 func newHalves(b *binder) (kernel, error) {
 	p := kernels.HalvesParamsOf(b.cmd)
 	k := &halves{
-		in: int(p.In), xStride: int(p.XStride), terms: halvesTerms(b.spec(kernels.HalvesSpecAct)), x: b.f32(kernels.HalvesBindX),
+		in: int(p.In), xStride: int(p.XStride), terms: halvesTerms(b.spec(kernels.HalvesSpecAct)), few: p.Few != 0, x: b.f32(kernels.HalvesBindX),
 		out: b.words(kernels.HalvesBindOut),
 	}
 	if b.spec(kernels.HalvesSpecInput) == decl.InputSiLUMul {
@@ -108,7 +136,42 @@ func (k *halves) run(w *worker, lo, hi int) {
 			k.gated(y, x, k.x2[r*k.xStride:][:k.in])
 			x = y
 		}
+		if k.few {
+			fewOf(k.out, k.in, w.rows, r).put(x)
+			continue
+		}
 		halvesOf(k.out, k.in, k.terms, r).put(x)
+	}
+}
+
+// addRMSNormHalves implements add_rmsnorm_halves: add_rmsnorm whose result becomes float16.
+type addRMSNormHalves struct {
+	addRMSNorm
+	few bool   // interleave the rows
+	put []byte // rows of float16
+}
+
+func newAddRMSNormHalves(b *binder) (kernel, error) {
+	p := kernels.AddRMSNormHalvesParamsOf(b.cmd)
+	return &addRMSNormHalves{
+		addRMSNorm: addRMSNorm{
+			ops: b.ops, n: int(p.N), eps: p.Eps, scale: orOne(p.Scale), deltaScale: orOne(p.DeltaScale),
+			x: b.f32(kernels.AddRMSNormHalvesBindX), delta: b.f32(kernels.AddRMSNormHalvesBindDelta), w: b.f32(kernels.AddRMSNormHalvesBindW),
+		},
+		few: p.Few != 0, put: b.words(kernels.AddRMSNormHalvesBindOut),
+	}, b.err
+}
+
+func (k *addRMSNormHalves) run(w *worker, lo, hi int) {
+	for r := lo; r < hi; r++ {
+		row, x := float32s(w.scratch[:4*k.n]), k.x[r*k.n:][:k.n]
+		k.ops.addScaled(x, k.delta[r*k.n:][:k.n], k.deltaScale)
+		k.ops.rmsNormScaled(row, x, k.w, k.eps, k.scale)
+		if k.few {
+			fewOf(k.put, k.n, w.rows, r).put(row)
+			continue
+		}
+		halvesOf(k.put, k.n, 1, r).put(row)
 	}
 }
 
@@ -117,21 +180,31 @@ type gemmHalves struct {
 	matmul
 	halves []byte // rows of float16
 	terms  int
+	few    bool       // the rows are interleaved
 	tiles  dtype.Type // type of weights in tiles, which become float16; dtype.Invalid for others
 }
 
 func newGEMMHalves(b *binder) (kernel, error) {
-	return newHalvesProduct(b, kernels.GEMMHalvesParamsOf(b.cmd))
+	k, err := newHalvesProduct(b, kernels.GEMMHalvesParamsOf(b.cmd))
+	if err != nil {
+		return nil, err
+	}
+	return k, nil
 }
 
 // newGEMMFew implements gemm_few, whose arguments are those of gemm_halves without the shape of its
 // threadgroups.
 func newGEMMFew(b *binder) (kernel, error) {
 	p := kernels.GEMMFewParamsOf(b.cmd)
-	return newHalvesProduct(b, kernels.GEMMHalvesParams{In: p.In, Out: p.Out, YStride: p.YStride, Group: 32})
+	k, err := newHalvesProduct(b, kernels.GEMMHalvesParams{In: p.In, Out: p.Out, YStride: p.YStride, Group: 32})
+	if err != nil {
+		return nil, err
+	}
+	k.few = true
+	return k, nil
 }
 
-func newHalvesProduct(b *binder, p kernels.GEMMHalvesParams) (kernel, error) {
+func newHalvesProduct(b *binder, p kernels.GEMMHalvesParams) (*gemmHalves, error) {
 	t := dtype.Type(b.spec(kernels.GEMMHalvesSpecWType))
 	tiled := dtype.Layout(b.spec(kernels.GEMMHalvesSpecWeights)) == dtype.Tiled16
 	float := b.ops.float[t]
@@ -174,7 +247,11 @@ func (k *gemmHalves) pieces(w *worker) int {
 
 func (k *gemmHalves) prepare(w *worker, lo, hi int) {
 	for r := lo; r < hi; r++ {
-		halvesOf(k.halves, k.in, k.terms, r).get(float32s(w.prepared()[r*roundUp(4*k.in):][:4*k.in]))
+		row := halvesOf
+		if k.few {
+			row = func(b []byte, in, _, r int) halvesRow { return fewOf(b, in, w.rows, r) }
+		}
+		row(k.halves, k.in, k.terms, r).get(float32s(w.prepared()[r*roundUp(4*k.in):][:4*k.in]))
 	}
 }
 

@@ -120,6 +120,10 @@ PIANOLA_INLINE void use_map(device const uchar *map) { asm volatile("fence.proxy
 PIANOLA_INLINE void copy_box(uint to, device const uchar *map, uint column, uint row, uint barrier) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(column), "r"(row), "r"(barrier) : "memory");
 }
+// copy_bytes starts to copy a run of bytes, a multiple of 16. The barrier receives them.
+PIANOLA_INLINE void copy_bytes(uint to, device const uchar *from, uint bytes, uint barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
 // publish makes the thread's writes to shared memory visible to warpgroup products after the
 // next barrier.
 PIANOLA_INLINE void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

@@ -380,24 +380,43 @@ static uint32_t halves_columns(uint32_t in) { return (in + 63) / 64 * 64; }
 static uint32_t halves_terms(const launch *l) { return l->specs[2] == PIANOLA_ACT_F16 ? 1 : 2; }
 static uint8_t *halves_row(uint8_t *b, uint32_t in, uint32_t terms, uint32_t r) { return b + (uint64_t)r * (2 * terms * halves_columns(in) + 128); }
 
+// put_halves writes row r. Here rows for gemm_few are one after the other too.
+static void put_halves(uint8_t *b, const float *v, uint32_t in, uint32_t terms, uint32_t r) {
+    uint32_t n = halves_columns(in);
+    _Float16 *to = (_Float16 *)halves_row(b, in, terms, r);
+    float most = 0x1p-95f;
+    for (uint32_t i = 0; i < in; i++) most = fmaxf(most, fabsf(v[i]));
+    float unit = ldexpf(1, ilogbf(most) - 10);
+    for (uint32_t i = 0; i < n; i++) {
+        float x = i < in ? v[i] / unit : 0;
+        to[i] = (_Float16)x;
+        if (terms == 2) to[n + i] = (_Float16)(x - (float)to[i]);
+    }
+    memcpy(to + terms * n, &unit, 4);
+}
+
 static void halves(const launch *l) {
     PARAMS(halves);
-    uint32_t n = halves_columns(p->in), terms = halves_terms(l);
+    float *v = malloc(p->in * sizeof *v);
     for (uint32_t r = 0; r < rows(l); r++) {
-        _Float16 *to = (_Float16 *)halves_row(l->bind[2], p->in, terms, r);
-        float most = 0x1p-95f;
-        for (int pass = 0; pass < 2; pass++) {
-            float unit = ldexpf(1, ilogbf(most) - 10);
-            for (uint32_t i = 0; i < n; i++) {
-                uint64_t at = (uint64_t)r * p->x_stride + i;
-                float v = i >= p->in ? 0 : l->specs[0] ? gated(l->specs[1], F(0)[at]) * F(1)[at] : F(0)[at];
-                if (fabsf(v) > most) most = fabsf(v);
-                to[i] = (_Float16)(v / unit);
-                if (terms == 2) to[n + i] = (_Float16)(v / unit - (float)to[i]);
-            }
-            memcpy(to + terms * n, &unit, 4);
+        for (uint32_t i = 0; i < p->in; i++) {
+            uint64_t at = (uint64_t)r * p->x_stride + i;
+            v[i] = l->specs[0] ? gated(l->specs[1], F(0)[at]) * F(1)[at] : F(0)[at];
         }
+        put_halves(l->bind[2], v, p->in, halves_terms(l), r);
     }
+    free(v);
+}
+
+static void add_rmsnorm_halves(const launch *l) {
+    PARAMS(add_rmsnorm_halves);
+    float *v = malloc(p->n * sizeof *v);
+    for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] += F(1)[i];
+    for (uint32_t r = 0; r < rows(l); r++) {
+        norm(v, F(0) + r * p->n, F(2), p->n, p->eps);
+        put_halves(l->bind[3], v, p->n, 1, r);
+    }
+    free(v);
 }
 
 // halves_product is gemm_halves or gemm_few, whose parameters begin alike.
@@ -534,7 +553,7 @@ static void rank_part(const launch *l) { (void)l; }
 static void rank(const launch *l) { (void)l; }
 
 // Every kernel first checks the stop flag.
-#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(attn_tile) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(gemm_few) X(argmax_part) X(argmax) X(accept) X(draft) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(patch)
+#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(attn_tile) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(gemm_few) X(add_rmsnorm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(patch)
 #define GUARD(name) static void run_##name(const launch *l) { if (!step(l)->stop) name(l); }
 KERNELS(GUARD)
 
