@@ -69,6 +69,13 @@ func decodeWith(t dtype.Type) func(dst []float32, src []byte) {
 	}
 }
 
+// fp8ToF32 converts len(dst) elements of E4M3 and multiplies them by scale.
+func fp8ToF32(dst []float32, src []byte, scale float32) {
+	for i := range dst {
+		dst[i] = float32(dtype.E4M3(src[i]) * scale)
+	}
+}
+
 // f16ToF32 converts len(dst) float16.
 func f16ToF32(dst []float32, src []byte) {
 	for i := range dst {

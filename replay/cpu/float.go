@@ -1,5 +1,12 @@
 package cpu
 
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/pianola-engine/pianola/internal/dtype"
+)
+
 // floatInput holds rows of float activations with in columns each, stride elements apart: x is
 // [rows, stride].
 type floatInput struct {
@@ -7,6 +14,7 @@ type floatInput struct {
 	in, stride, rows int
 
 	buf  [256]float32      // buffer for converted weights
+	wide [wideRows]float32 // buffer for whole rows of converted weights
 	sums [8][lanes]float32 // sums of the rows of activations, if they are not in registers
 }
 
@@ -38,6 +46,42 @@ func floatDecoded(decode func(dst []float32, src []byte), elems, size int, accum
 					y[(j+k)*yStride+i] = reduce16(&sums[k])
 				}
 			}
+		}
+	}
+}
+
+// wideRows is the number of elements of rows of weights that are converted at a time. They fit in
+// the second-level cache next to the activations.
+const wideRows = 16 << 10
+
+// floatExpanded returns the product of a type with blocks. It converts several rows of weights to
+// float32 with decode and multiplies them by all rows of activations with the product of F32, which
+// has the same sums. Longer rows, and all rows for one row of activations, are converted piece by
+// piece, so that the converted weights stay in the first-level cache.
+func (o *ops) floatExpanded(t dtype.Type, decode func(dst []float32, src []byte)) floatFunc {
+	elems, size := t.Block()
+	long := floatDecoded(decode, elems, size, o.accumulate)
+	return func(y []float32, yStride int, w []byte, n int, x *floatInput) {
+		if x.rows == 1 || x.in == 0 || x.in > wideRows {
+			long(y, yStride, w, n, x)
+			return
+		}
+		most, row := wideRows/x.in, x.in/elems*size
+		for i := 0; i < n; i += most {
+			rows := min(most, n-i)
+			wide := x.wide[:rows*x.in]
+			decode(wide, w[i*row:][:rows*row])
+			o.float[dtype.F32](y[i:], yStride, memoryOf(wide), rows, x)
+		}
+	}
+}
+
+// decodeFP8 returns the conversion of a type of E4M3.
+func (o *ops) decodeFP8(t dtype.Type) func(dst []float32, src []byte) {
+	elems, size := t.Block()
+	return func(dst []float32, src []byte) {
+		for ; len(dst) > 0; dst, src = dst[elems:], src[size:] {
+			o.fp8ToF32(dst[:elems], src[4:size], math.Float32frombits(binary.LittleEndian.Uint32(src)))
 		}
 	}
 }

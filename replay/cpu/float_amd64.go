@@ -111,8 +111,8 @@ func scaleMaxAVX2(s *float32, scale float32, steps int) float32
 func floatAVX2(o *ops) {
 	o.accumulate, o.dot, o.scaleMax = accumulateVector, dotVector, scaleMaxVector
 	o.f16ToF32, o.f32ToF16 = f16ToF32Vector, f32ToF16Vector
+	o.fp8ToF32 = fp8ToF32Vector
 	o.decodeFloats()
-	fp8AVX2(o)
 	for t, loops := range map[dtype.Type][]floatLoop{
 		dtype.F32:  {1: floatF32x1AVX2, 2: floatF32x2AVX2, 3: floatF32x3AVX2},
 		dtype.F16:  {1: floatF16x1AVX2, 2: floatF16x2AVX2, 3: floatF16x3AVX2},
@@ -135,6 +135,7 @@ func floatAVX2(o *ops) {
 
 // floatAVX512 sets the float loops for a processor that hasAVX512.
 func floatAVX512(o *ops) {
+	o.fp8ToF32 = fp8ToF32Vector512
 	for t, loops := range map[dtype.Type][]floatLoop{
 		dtype.F32:  {1: floatF32x1AVX512, 2: floatF32x2AVX512, 4: floatF32x4AVX512, 6: floatF32x6AVX512},
 		dtype.F16:  {1: floatF16x1AVX512, 2: floatF16x2AVX512, 4: floatF16x4AVX512, 6: floatF16x6AVX512},

@@ -50,10 +50,17 @@ func f16ToF32NEON(dst *float32, src *byte, n int)
 //go:noescape
 func f32ToF16NEON(dst *byte, src *float32, n int)
 
+//go:noescape
+func fp8ToF32NEON(dst *float32, src *byte, n int, scale *float32)
+
 // floatNEON sets the float loops. Every arm64 processor can run them.
 func floatNEON(o *ops) {
 	o.accumulate, o.dot, o.scaleMax = accumulateVector, dotVector, scaleMaxVector
 	o.f16ToF32, o.f32ToF16 = f16ToF32Vector, f32ToF16Vector
+	o.fp8ToF32 = func(dst []float32, src []byte, scale float32) {
+		src = src[:len(dst)]
+		fp8ToF32NEON(&dst[0], &src[0], len(dst), &scale)
+	}
 	o.decodeFloats()
 	for t, loops := range map[dtype.Type][]floatLoop{
 		dtype.F32:  {1: floatF32x1NEON, 2: floatF32x2NEON, 3: floatF32x3NEON},

@@ -22,6 +22,7 @@ func tiledMatrixNEON() map[dtype.Type]tiledFunc {
 		dtype.TQ2_0:  tiledAssembled(dtype.TQ2_0, tiledTQ2_0x1NEON, tiledTQ2_0x4NEON, tiledTQ2_0x8NEON, nil),
 	}
 	shareTiles(products)
+	mlxNEON(products, true)
 	return products
 }
 

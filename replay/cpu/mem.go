@@ -89,3 +89,11 @@ func stepOf(b []byte) *table.Step {
 func stepWords(s *table.Step) *[table.StepSize / 8]uint64 {
 	return (*[table.StepSize / 8]uint64)(unsafe.Pointer(s))
 }
+
+// memoryOf returns the memory of f.
+func memoryOf(f []float32) []byte {
+	if len(f) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&f[0])), 4*len(f))
+}

@@ -71,3 +71,46 @@ l3:
 	WORD $0xf100051f // cmp x8, #0x1
 	WORD $0x54ffff0a // b.ge l1
 	WORD $0x17fffffc // b l2
+
+// func fp8ToF32NEON(dst *float32, src *byte, n int, scale *float32)
+TEXT ·fp8ToF32NEON(SB), NOSPLIT, $0-32
+	MOVD dst+0(FP), R20
+	MOVD src+8(FP), R21
+	MOVD n+16(FP), R22
+	MOVD scale+24(FP), R23
+	WORD $0xf10006df // cmp x22, #0x1
+	WORD $0x540003cb // b.lt l1
+	WORD $0x0f03e7e0 // movi v0.8b, #0x7f
+	WORD $0x4f04a401 // movi v1.8h, #0x80, lsl #8
+	WORD $0x52a87008 // mov w8, #0x43800000
+	WORD $0x4f0387e2 // movi v2.8h, #0x7f
+	WORD $0x4f03a783 // movi v3.8h, #0x7c, lsl #8
+	WORD $0x4e040d04 // dup v4.4s, w8
+
+l0:
+	WORD $0xfc4086a5 // ldr d5, [x21], #0x8
+	WORD $0xf10022d6 // subs x22, x22, #0x8
+	WORD $0x0e201ca6 // and v6.8b, v5.8b, v0.8b
+	WORD $0x0f08a4a5 // sshll v5.8h, v5.8b, #0x0
+	WORD $0x2f08a4c7 // ushll v7.8h, v6.8b, #0x0
+	WORD $0x2f0fa4c6 // ushll v6.8h, v6.8b, #0x7
+	WORD $0x4e211ca5 // and v5.16b, v5.16b, v1.16b
+	WORD $0x6e628ce7 // cmeq v7.8h, v7.8h, v2.8h
+	WORD $0x4ea51cc5 // orr v5.16b, v6.16b, v5.16b
+	WORD $0x4e231ce6 // and v6.16b, v7.16b, v3.16b
+	WORD $0xbd4002e7 // ldr s7, [x23]
+	WORD $0x4ea61ca5 // orr v5.16b, v5.16b, v6.16b
+	WORD $0x0e2178a6 // fcvtl v6.4s, v5.4h
+	WORD $0x4e2178a5 // fcvtl2 v5.4s, v5.8h
+	WORD $0x6e24dcc6 // fmul v6.4s, v6.4s, v4.4s
+	WORD $0x6e24dca5 // fmul v5.4s, v5.4s, v4.4s
+	WORD $0x4f8790c6 // fmul v6.4s, v6.4s, v7.s[0]
+	WORD $0x3d800286 // str q6, [x20]
+	WORD $0xbd4002e6 // ldr s6, [x23]
+	WORD $0x4f8690a5 // fmul v5.4s, v5.4s, v6.s[0]
+	WORD $0x3d800685 // str q5, [x20, #0x10]
+	WORD $0x91008294 // add x20, x20, #0x20
+	WORD $0x54fffd48 // b.hi l0
+
+l1:
+	RET

@@ -324,61 +324,60 @@ TEXT ·leastQ5_1NEON(SB), NOSPLIT, $0-48
 	MOVD x+24(FP), R23
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
-	WORD $0x52800189 // mov w9, #0xc
-	WORD $0x91001f2b // add x11, x25, #0x7
+	WORD $0x52800188 // mov w8, #0xc
+	WORD $0x91001f2a // add x10, x25, #0x7
 	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x9b0952a9 // madd x9, x21, x9, x20
-	WORD $0x8b1902ea // add x10, x23, x25
-	WORD $0x9a99b16c // csel x12, x11, x25, lt
-	WORD $0xd37ffb0b // lsl x11, x24, #1
-	WORD $0x8b8c0d4c // add x12, x10, x12, asr #3
-	WORD $0x8b150a8d // add x13, x20, x21, lsl #2
-	WORD $0x8b150e8e // add x14, x20, x21, lsl #3
-	WORD $0xaa1f03e8 // mov x8, xzr
+	WORD $0x9b0852a8 // madd x8, x21, x8, x20
+	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0x9a99b14b // csel x11, x10, x25, lt
+	WORD $0xd37ffb0a // lsl x10, x24, #1
+	WORD $0x8b8b0d2b // add x11, x9, x11, asr #3
+	WORD $0x8b150a8c // add x12, x20, x21, lsl #2
+	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
+	WORD $0xaa1f03ef // mov x15, xzr
 	WORD $0x52800033 // mov w19, #0x1
-	WORD $0x8b18016f // add x15, x11, x24
+	WORD $0x8b18014e // add x14, x10, x24
 
 l0:
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0xd37df111 // lsl x17, x8, #3
+	WORD $0x2a1303f0 // mov w16, w19
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x2a1303f0 // mov w16, w19
+	WORD $0xb24001f1 // orr x17, x15, #0x1
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xb27d0233 // orr x19, x17, #0x8
+	WORD $0xaa1903f3 // mov x19, x25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xaa1903f5 // mov x21, x25
-	WORD $0xaa0c03e2 // mov x2, x12
-	WORD $0xaa0a03e1 // mov x1, x10
-	WORD $0xaa1603f7 // mov x23, x22
-	WORD $0xaa0c03fa // mov x26, x12
-	WORD $0xaa0a03e0 // mov x0, x10
+	WORD $0xaa0b03e1 // mov x1, x11
+	WORD $0xaa0903e0 // mov x0, x9
+	WORD $0xaa1603f5 // mov x21, x22
+	WORD $0xaa0b03f7 // mov x23, x11
+	WORD $0xaa0903fa // mov x26, x9
 
 l1:
-	WORD $0x910582e3 // add x3, x23, #0x160
-	WORD $0xf10082b5 // subs x21, x21, #0x20
-	WORD $0x910602f7 // add x23, x23, #0x180
-	WORD $0xfc716868 // ldr d8, [x3, x17]
-	WORD $0xfc736869 // ldr d9, [x3, x19]
-	WORD $0x8b180043 // add x3, x2, x24
-	WORD $0x0ddfcb4a // ld1r { v10.2s }, [x26], #4
-	WORD $0x4ddfc80b // ld1r { v11.4s }, [x0], #4
-	WORD $0x0d40c86c // ld1r { v12.2s }, [x3]
-	WORD $0x8b0b0043 // add x3, x2, x11
-	WORD $0x8b0f0042 // add x2, x2, x15
+	WORD $0x910582a2 // add x2, x21, #0x160
+	WORD $0xf1008273 // subs x19, x19, #0x20
+	WORD $0x910602b5 // add x21, x21, #0x180
+	WORD $0xfc6f7848 // ldr d8, [x2, x15, lsl #3]
+	WORD $0xfc717849 // ldr d9, [x2, x17, lsl #3]
+	WORD $0x8b180022 // add x2, x1, x24
+	WORD $0x0ddfcaea // ld1r { v10.2s }, [x23], #4
+	WORD $0x4ddfcb4b // ld1r { v11.4s }, [x26], #4
+	WORD $0x0d40c84c // ld1r { v12.2s }, [x2]
+	WORD $0x8b0a0022 // add x2, x1, x10
+	WORD $0x8b0e0021 // add x1, x1, x14
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0d40c86d // ld1r { v13.2s }, [x3]
-	WORD $0x0d40c84e // ld1r { v14.2s }, [x2]
+	WORD $0x0d40c84d // ld1r { v13.2s }, [x2]
+	WORD $0x0d40c82e // ld1r { v14.2s }, [x1]
 	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
 	WORD $0x0e60294a // saddlp v10.2s, v10.4h
 	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0xbc78682f // ldr s15, [x1, x24]
-	WORD $0xbc6b6830 // ldr s16, [x1, x11]
-	WORD $0xbc6f6833 // ldr s19, [x1, x15]
-	WORD $0xaa1a03e2 // mov x2, x26
+	WORD $0xbc78680f // ldr s15, [x0, x24]
+	WORD $0xbc6a6810 // ldr s16, [x0, x10]
+	WORD $0xbc6e6813 // ldr s19, [x0, x14]
+	WORD $0xaa1703e1 // mov x1, x23
 	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
 	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
 	WORD $0x6e2bdd11 // fmul v17.4s, v8.4s, v11.4s
@@ -393,7 +392,7 @@ l1:
 	WORD $0x4f939108 // fmul v8.4s, v8.4s, v19.s[0]
 	WORD $0x4f939129 // fmul v9.4s, v9.4s, v19.s[0]
 	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
-	WORD $0xaa0003e1 // mov x1, x0
+	WORD $0xaa1a03e0 // mov x0, x26
 	WORD $0x4f8a9231 // fmul v17.4s, v17.4s, v10.s[0]
 	WORD $0x4f8a916a // fmul v10.4s, v11.4s, v10.s[0]
 	WORD $0x4f8c924b // fmul v11.4s, v18.4s, v12.s[0]
@@ -411,33 +410,33 @@ l1:
 	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
 	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
 	WORD $0x54fff98c // b.gt l1
-	WORD $0xd37ced11 // lsl x17, x8, #4
+	WORD $0xd37cedef // lsl x15, x15, #4
+	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f3 // mov w19, wzr
-	WORD $0x52800048 // mov w8, #0x2
-	WORD $0xb27c0235 // orr x21, x17, #0x10
-	WORD $0x3cf16a88 // ldr q8, [x20, x17]
-	WORD $0x3cf56a89 // ldr q9, [x20, x21]
+	WORD $0x3cef6a88 // ldr q8, [x20, x15]
+	WORD $0x3cf16a89 // ldr q9, [x20, x17]
 	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
 	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3cb16a87 // str q7, [x20, x17]
-	WORD $0x3cb56a86 // str q6, [x20, x21]
-	WORD $0x3cf169a6 // ldr q6, [x13, x17]
-	WORD $0x3cf569a7 // ldr q7, [x13, x21]
+	WORD $0x3caf6a87 // str q7, [x20, x15]
+	WORD $0x3cb16a86 // str q6, [x20, x17]
+	WORD $0x3cef6986 // ldr q6, [x12, x15]
+	WORD $0x3cf16987 // ldr q7, [x12, x17]
 	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
 	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3cb169a5 // str q5, [x13, x17]
-	WORD $0x3cb569a4 // str q4, [x13, x21]
-	WORD $0x3cf169c4 // ldr q4, [x14, x17]
-	WORD $0x3cf569c5 // ldr q5, [x14, x21]
+	WORD $0x3caf6985 // str q5, [x12, x15]
+	WORD $0x3cb16984 // str q4, [x12, x17]
+	WORD $0x3cef69a4 // ldr q4, [x13, x15]
+	WORD $0x3cf169a5 // ldr q5, [x13, x17]
 	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
 	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3cb169c2 // str q2, [x14, x17]
-	WORD $0x3cb569c3 // str q3, [x14, x21]
-	WORD $0x3cf16922 // ldr q2, [x9, x17]
-	WORD $0x3cf56923 // ldr q3, [x9, x21]
+	WORD $0x3caf69a2 // str q2, [x13, x15]
+	WORD $0x3cb169a3 // str q3, [x13, x17]
+	WORD $0x3cef6902 // ldr q2, [x8, x15]
+	WORD $0x3cf16903 // ldr q3, [x8, x17]
 	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0x3cb16920 // str q0, [x9, x17]
-	WORD $0x3cb56921 // str q1, [x9, x21]
-	WORD $0x3707f3d0 // tbnz w16, #0x0, l0
+	WORD $0x3caf6900 // str q0, [x8, x15]
+	WORD $0x5280004f // mov w15, #0x2
+	WORD $0x3cb16901 // str q1, [x8, x17]
+	WORD $0x3707f3f0 // tbnz w16, #0x0, l0
 	RET

@@ -337,55 +337,54 @@ TEXT ·leastQ4_KNEON(SB), NOSPLIT, $0-48
 l0:
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xd37df1f1 // lsl x17, x15, #3
+	WORD $0xd37ef5f3 // lsl x19, x15, #2
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0xd37ef5f3 // lsl x19, x15, #2
+	WORD $0x2a1503f0 // mov w16, w21
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x2a1503f0 // mov w16, w21
+	WORD $0xb24001f1 // orr x17, x15, #0x1
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xb27d0235 // orr x21, x17, #0x8
-	WORD $0xaa1903f7 // mov x23, x25
-	WORD $0xaa1603fa // mov x26, x22
-	WORD $0xaa0b03e5 // mov x5, x11
-	WORD $0xaa0903e2 // mov x2, x9
+	WORD $0xaa1903f5 // mov x21, x25
+	WORD $0xaa1603f7 // mov x23, x22
+	WORD $0xaa0b03e4 // mov x4, x11
+	WORD $0xaa0903e1 // mov x1, x9
 
 l1:
-	WORD $0x91008341 // add x1, x26, #0x20
-	WORD $0x2a1f03e0 // mov w0, wzr
-	WORD $0xaa0503e3 // mov x3, x5
-	WORD $0xfc716828 // ldr d8, [x1, x17]
-	WORD $0xfc756829 // ldr d9, [x1, x21]
-	WORD $0x8b130341 // add x1, x26, x19
-	WORD $0x91014021 // add x1, x1, #0x50
-	WORD $0xaa0203e4 // mov x4, x2
+	WORD $0x910082e0 // add x0, x23, #0x20
+	WORD $0x2a1f03fa // mov w26, wzr
+	WORD $0xaa0403e2 // mov x2, x4
+	WORD $0xfc6f7808 // ldr d8, [x0, x15, lsl #3]
+	WORD $0xfc717809 // ldr d9, [x0, x17, lsl #3]
+	WORD $0x8b1302e0 // add x0, x23, x19
+	WORD $0x91014000 // add x0, x0, #0x50
+	WORD $0xaa0103e3 // mov x3, x1
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
 	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
 
 l2:
-	WORD $0xaa0103e6 // mov x6, x1
-	WORD $0x11000400 // add w0, w0, #0x1
-	WORD $0x91048021 // add x1, x1, #0x120
-	WORD $0x0ddfc8ca // ld1r { v10.2s }, [x6], #4
-	WORD $0x0d40c8cb // ld1r { v11.2s }, [x6]
-	WORD $0x8b1800a6 // add x6, x5, x24
-	WORD $0x0ddfc86c // ld1r { v12.2s }, [x3], #4
-	WORD $0x4ddfc88d // ld1r { v13.4s }, [x4], #4
-	WORD $0x0d40c8ce // ld1r { v14.2s }, [x6]
-	WORD $0x8b0a00a6 // add x6, x5, x10
-	WORD $0x8b0e00a5 // add x5, x5, x14
+	WORD $0xaa0003e5 // mov x5, x0
+	WORD $0x1100075a // add w26, w26, #0x1
+	WORD $0x91048000 // add x0, x0, #0x120
+	WORD $0x0ddfc8aa // ld1r { v10.2s }, [x5], #4
+	WORD $0x0d40c8ab // ld1r { v11.2s }, [x5]
+	WORD $0x8b180085 // add x5, x4, x24
+	WORD $0x0ddfc84c // ld1r { v12.2s }, [x2], #4
+	WORD $0x4ddfc86d // ld1r { v13.4s }, [x3], #4
+	WORD $0x0d40c8ae // ld1r { v14.2s }, [x5]
+	WORD $0x8b0a0085 // add x5, x4, x10
+	WORD $0x8b0e0084 // add x4, x4, x14
 	WORD $0x2f08a54a // ushll v10.8h, v10.8b, #0x0
 	WORD $0x2f08a56b // ushll v11.8h, v11.8b, #0x0
-	WORD $0x0d40c8cf // ld1r { v15.2s }, [x6]
-	WORD $0x0d40c8b0 // ld1r { v16.2s }, [x5]
+	WORD $0x0d40c8af // ld1r { v15.2s }, [x5]
+	WORD $0x0d40c890 // ld1r { v16.2s }, [x4]
 	WORD $0x0e60298c // saddlp v12.2s, v12.4h
 	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
-	WORD $0xbc786851 // ldr s17, [x2, x24]
+	WORD $0xbc786831 // ldr s17, [x1, x24]
 	WORD $0x2f10a54a // ushll v10.4s, v10.4h, #0x0
-	WORD $0xbc6a6852 // ldr s18, [x2, x10]
-	WORD $0xbc6e6853 // ldr s19, [x2, x14]
+	WORD $0xbc6a6832 // ldr s18, [x1, x10]
+	WORD $0xbc6e6833 // ldr s19, [x1, x14]
 	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
 	WORD $0x0e6029ef // saddlp v15.2s, v15.4h
 	WORD $0x0e602a10 // saddlp v16.2s, v16.4h
@@ -401,9 +400,9 @@ l2:
 	WORD $0x4f929132 // fmul v18.4s, v9.4s, v18.s[0]
 	WORD $0x6e2ddd16 // fmul v22.4s, v8.4s, v13.4s
 	WORD $0x6e2ddd2d // fmul v13.4s, v9.4s, v13.4s
-	WORD $0x7100201f // cmp w0, #0x8
-	WORD $0xaa0403e2 // mov x2, x4
-	WORD $0xaa0303e5 // mov x5, x3
+	WORD $0x7100235f // cmp w26, #0x8
+	WORD $0xaa0303e1 // mov x1, x3
+	WORD $0xaa0203e4 // mov x4, x2
 	WORD $0x4f8c9157 // fmul v23.4s, v10.4s, v12.s[0]
 	WORD $0x4f8e9158 // fmul v24.4s, v10.4s, v14.s[0]
 	WORD $0x4f8c916c // fmul v12.4s, v11.4s, v12.s[0]
@@ -431,37 +430,36 @@ l2:
 	WORD $0x4eaad421 // fsub v1.4s, v1.4s, v10.4s
 	WORD $0x4eabd442 // fsub v2.4s, v2.4s, v11.4s
 	WORD $0x54fff7e1 // b.ne l2
-	WORD $0xf10402f7 // subs x23, x23, #0x100
-	WORD $0x9125035a // add x26, x26, #0x940
+	WORD $0xf10402b5 // subs x21, x21, #0x100
+	WORD $0x912502f7 // add x23, x23, #0x940
 	WORD $0x54fff64c // b.gt l1
-	WORD $0xd37cedef // lsl x15, x15, #4
-	WORD $0xd37ef671 // lsl x17, x19, #2
+	WORD $0xd37ef66f // lsl x15, x19, #2
+	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f5 // mov w21, wzr
-	WORD $0xb27c01ef // orr x15, x15, #0x10
-	WORD $0x3cf16a88 // ldr q8, [x20, x17]
-	WORD $0x3cef6a89 // ldr q9, [x20, x15]
+	WORD $0x3cef6a88 // ldr q8, [x20, x15]
+	WORD $0x3cf16a89 // ldr q9, [x20, x17]
 	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
 	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3cb16a87 // str q7, [x20, x17]
-	WORD $0x3caf6a86 // str q6, [x20, x15]
-	WORD $0x3cf16986 // ldr q6, [x12, x17]
-	WORD $0x3cef6987 // ldr q7, [x12, x15]
+	WORD $0x3caf6a87 // str q7, [x20, x15]
+	WORD $0x3cb16a86 // str q6, [x20, x17]
+	WORD $0x3cef6986 // ldr q6, [x12, x15]
+	WORD $0x3cf16987 // ldr q7, [x12, x17]
 	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
 	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3cb16985 // str q5, [x12, x17]
-	WORD $0x3caf6984 // str q4, [x12, x15]
-	WORD $0x3cf169a4 // ldr q4, [x13, x17]
-	WORD $0x3cef69a5 // ldr q5, [x13, x15]
+	WORD $0x3caf6985 // str q5, [x12, x15]
+	WORD $0x3cb16984 // str q4, [x12, x17]
+	WORD $0x3cef69a4 // ldr q4, [x13, x15]
+	WORD $0x3cf169a5 // ldr q5, [x13, x17]
 	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
 	WORD $0x4e20d4a0 // fadd v0.4s, v5.4s, v0.4s
-	WORD $0x3cb169a3 // str q3, [x13, x17]
-	WORD $0x3caf69a0 // str q0, [x13, x15]
-	WORD $0x3cf16900 // ldr q0, [x8, x17]
-	WORD $0x3cef6903 // ldr q3, [x8, x15]
+	WORD $0x3caf69a3 // str q3, [x13, x15]
+	WORD $0x3cb169a0 // str q0, [x13, x17]
+	WORD $0x3cef6900 // ldr q0, [x8, x15]
+	WORD $0x3cf16903 // ldr q3, [x8, x17]
 	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
 	WORD $0x4e22d461 // fadd v1.4s, v3.4s, v2.4s
-	WORD $0x3caf6901 // str q1, [x8, x15]
+	WORD $0x3caf6900 // str q0, [x8, x15]
 	WORD $0x5280004f // mov w15, #0x2
-	WORD $0x3cb16900 // str q0, [x8, x17]
-	WORD $0x3707f090 // tbnz w16, #0x0, l0
+	WORD $0x3cb16901 // str q1, [x8, x17]
+	WORD $0x3707f0d0 // tbnz w16, #0x0, l0
 	RET

@@ -79,24 +79,23 @@ l2:
 l3:
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xd37df14c // lsl x12, x10, #3
 	WORD $0x2a0d03eb // mov w11, w13
-	WORD $0xaa1903ee // mov x14, x25
-	WORD $0xaa1603ef // mov x15, x22
-	WORD $0xb27d018d // orr x13, x12, #0x8
-	WORD $0xaa0903f0 // mov x16, x9
-	WORD $0xaa0803f1 // mov x17, x8
+	WORD $0xb240014c // orr x12, x10, #0x1
+	WORD $0xaa1903ed // mov x13, x25
+	WORD $0xaa1603ee // mov x14, x22
+	WORD $0xaa0903ef // mov x15, x9
+	WORD $0xaa0803f0 // mov x16, x8
 
 l4:
-	WORD $0x910481f3 // add x19, x15, #0x120
-	WORD $0xf10081ce // subs x14, x14, #0x20
-	WORD $0x910501ef // add x15, x15, #0x140
-	WORD $0xfc6c6a62 // ldr d2, [x19, x12]
-	WORD $0xfc6d6a63 // ldr d3, [x19, x13]
-	WORD $0x0ddfca04 // ld1r { v4.2s }, [x16], #4
+	WORD $0x910481d1 // add x17, x14, #0x120
+	WORD $0xf10081ad // subs x13, x13, #0x20
+	WORD $0x910501ce // add x14, x14, #0x140
+	WORD $0xfc6a7a22 // ldr d2, [x17, x10, lsl #3]
+	WORD $0xfc6c7a23 // ldr d3, [x17, x12, lsl #3]
+	WORD $0x0ddfc9e4 // ld1r { v4.2s }, [x15], #4
 	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
 	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
-	WORD $0x4ddfca25 // ld1r { v5.4s }, [x17], #4
+	WORD $0x4ddfca05 // ld1r { v5.4s }, [x16], #4
 	WORD $0x0e602884 // saddlp v4.2s, v4.4h
 	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
 	WORD $0x6e25dc63 // fmul v3.4s, v3.4s, v5.4s
@@ -106,14 +105,17 @@ l4:
 	WORD $0x4e22d400 // fadd v0.4s, v0.4s, v2.4s
 	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
 	WORD $0x54fffdec // b.gt l4
-	WORD $0x8b0a128c // add x12, x20, x10, lsl #4
+	WORD $0xd37ced4a // lsl x10, x10, #4
+	WORD $0xd37ced8c // lsl x12, x12, #4
 	WORD $0x2a1f03ed // mov w13, wzr
-	WORD $0x5280004a // mov w10, #0x2
-	WORD $0xad400d82 // ldp q2, q3, [x12]
+	WORD $0x3cea6a82 // ldr q2, [x20, x10]
+	WORD $0x3cec6a83 // ldr q3, [x20, x12]
 	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0xad000580 // stp q0, q1, [x12]
-	WORD $0x3707fbcb // tbnz w11, #0x0, l3
+	WORD $0x3caa6a80 // str q0, [x20, x10]
+	WORD $0x5280004a // mov w10, #0x2
+	WORD $0x3cac6a81 // str q1, [x20, x12]
+	WORD $0x3707fb8b // tbnz w11, #0x0, l3
 	RET
 
 // func tiledQ4_1x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -259,54 +261,53 @@ l1:
 	WORD $0x54fff34c // b.gt l0
 
 l2:
-	WORD $0x5280018d // mov w13, #0xc
-	WORD $0x8b150e8e // add x14, x20, x21, lsl #3
-	WORD $0xaa1f03ec // mov x12, xzr
-	WORD $0x9b0d52ad // madd x13, x21, x13, x20
-	WORD $0x8b18016f // add x15, x11, x24
+	WORD $0x5280018c // mov w12, #0xc
+	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
+	WORD $0xaa1f03f0 // mov x16, xzr
+	WORD $0x9b0c52ac // madd x12, x21, x12, x20
+	WORD $0x8b18016e // add x14, x11, x24
 	WORD $0x52800033 // mov w19, #0x1
 
 l3:
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0xd37df191 // lsl x17, x12, #3
+	WORD $0x2a1303ef // mov w15, w19
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0x2a1303f0 // mov w16, w19
+	WORD $0xb2400211 // orr x17, x16, #0x1
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xb27d0233 // orr x19, x17, #0x8
+	WORD $0xaa1903f3 // mov x19, x25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xaa1903f5 // mov x21, x25
-	WORD $0xaa0a03e2 // mov x2, x10
-	WORD $0xaa0903e1 // mov x1, x9
-	WORD $0xaa1603f7 // mov x23, x22
-	WORD $0xaa0a03fa // mov x26, x10
+	WORD $0xaa0a03e1 // mov x1, x10
 	WORD $0xaa0903e0 // mov x0, x9
+	WORD $0xaa1603f5 // mov x21, x22
+	WORD $0xaa0a03f7 // mov x23, x10
+	WORD $0xaa0903fa // mov x26, x9
 
 l4:
-	WORD $0x910482e3 // add x3, x23, #0x120
-	WORD $0xf10082b5 // subs x21, x21, #0x20
-	WORD $0x910502f7 // add x23, x23, #0x140
-	WORD $0xfc716868 // ldr d8, [x3, x17]
-	WORD $0xfc736869 // ldr d9, [x3, x19]
-	WORD $0x8b180043 // add x3, x2, x24
-	WORD $0x0ddfcb4a // ld1r { v10.2s }, [x26], #4
-	WORD $0x4ddfc80b // ld1r { v11.4s }, [x0], #4
-	WORD $0x0d40c86c // ld1r { v12.2s }, [x3]
-	WORD $0x8b0b0043 // add x3, x2, x11
-	WORD $0x8b0f0042 // add x2, x2, x15
+	WORD $0x910482a2 // add x2, x21, #0x120
+	WORD $0xf1008273 // subs x19, x19, #0x20
+	WORD $0x910502b5 // add x21, x21, #0x140
+	WORD $0xfc707848 // ldr d8, [x2, x16, lsl #3]
+	WORD $0xfc717849 // ldr d9, [x2, x17, lsl #3]
+	WORD $0x8b180022 // add x2, x1, x24
+	WORD $0x0ddfcaea // ld1r { v10.2s }, [x23], #4
+	WORD $0x4ddfcb4b // ld1r { v11.4s }, [x26], #4
+	WORD $0x0d40c84c // ld1r { v12.2s }, [x2]
+	WORD $0x8b0b0022 // add x2, x1, x11
+	WORD $0x8b0e0021 // add x1, x1, x14
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0d40c86d // ld1r { v13.2s }, [x3]
-	WORD $0x0d40c84e // ld1r { v14.2s }, [x2]
+	WORD $0x0d40c84d // ld1r { v13.2s }, [x2]
+	WORD $0x0d40c82e // ld1r { v14.2s }, [x1]
 	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
 	WORD $0x0e60294a // saddlp v10.2s, v10.4h
 	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0xbc78682f // ldr s15, [x1, x24]
-	WORD $0xbc6b6830 // ldr s16, [x1, x11]
-	WORD $0xbc6f6833 // ldr s19, [x1, x15]
-	WORD $0xaa1a03e2 // mov x2, x26
+	WORD $0xbc78680f // ldr s15, [x0, x24]
+	WORD $0xbc6b6810 // ldr s16, [x0, x11]
+	WORD $0xbc6e6813 // ldr s19, [x0, x14]
+	WORD $0xaa1703e1 // mov x1, x23
 	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
 	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
 	WORD $0x6e2bdd11 // fmul v17.4s, v8.4s, v11.4s
@@ -321,7 +322,7 @@ l4:
 	WORD $0x4f939108 // fmul v8.4s, v8.4s, v19.s[0]
 	WORD $0x4f939129 // fmul v9.4s, v9.4s, v19.s[0]
 	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
-	WORD $0xaa0003e1 // mov x1, x0
+	WORD $0xaa1a03e0 // mov x0, x26
 	WORD $0x4f8a9231 // fmul v17.4s, v17.4s, v10.s[0]
 	WORD $0x4f8a916a // fmul v10.4s, v11.4s, v10.s[0]
 	WORD $0x4f8c924b // fmul v11.4s, v18.4s, v12.s[0]
@@ -339,35 +340,35 @@ l4:
 	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
 	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
 	WORD $0x54fff98c // b.gt l4
-	WORD $0xd37ced91 // lsl x17, x12, #4
+	WORD $0xd37cee10 // lsl x16, x16, #4
+	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f3 // mov w19, wzr
-	WORD $0x5280004c // mov w12, #0x2
-	WORD $0xb27c0235 // orr x21, x17, #0x10
-	WORD $0x3cf16a88 // ldr q8, [x20, x17]
-	WORD $0x3cf56a89 // ldr q9, [x20, x21]
+	WORD $0x3cf06a88 // ldr q8, [x20, x16]
+	WORD $0x3cf16a89 // ldr q9, [x20, x17]
 	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
 	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3cb16a87 // str q7, [x20, x17]
-	WORD $0x3cb56a86 // str q6, [x20, x21]
-	WORD $0x3cf16906 // ldr q6, [x8, x17]
-	WORD $0x3cf56907 // ldr q7, [x8, x21]
+	WORD $0x3cb06a87 // str q7, [x20, x16]
+	WORD $0x3cb16a86 // str q6, [x20, x17]
+	WORD $0x3cf06906 // ldr q6, [x8, x16]
+	WORD $0x3cf16907 // ldr q7, [x8, x17]
 	WORD $0x4e24d4c4 // fadd v4.4s, v6.4s, v4.4s
 	WORD $0x4e25d4e5 // fadd v5.4s, v7.4s, v5.4s
-	WORD $0x3cb16904 // str q4, [x8, x17]
-	WORD $0x3cb56905 // str q5, [x8, x21]
-	WORD $0x3cf169c4 // ldr q4, [x14, x17]
-	WORD $0x3cf569c5 // ldr q5, [x14, x21]
+	WORD $0x3cb06904 // str q4, [x8, x16]
+	WORD $0x3cb16905 // str q5, [x8, x17]
+	WORD $0x3cf069a4 // ldr q4, [x13, x16]
+	WORD $0x3cf169a5 // ldr q5, [x13, x17]
 	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
 	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3cb169c2 // str q2, [x14, x17]
-	WORD $0x3cb569c3 // str q3, [x14, x21]
-	WORD $0x3cf169a2 // ldr q2, [x13, x17]
-	WORD $0x3cf569a3 // ldr q3, [x13, x21]
+	WORD $0x3cb069a2 // str q2, [x13, x16]
+	WORD $0x3cb169a3 // str q3, [x13, x17]
+	WORD $0x3cf06982 // ldr q2, [x12, x16]
+	WORD $0x3cf16983 // ldr q3, [x12, x17]
 	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0x3cb169a0 // str q0, [x13, x17]
-	WORD $0x3cb569a1 // str q1, [x13, x21]
-	WORD $0x3707f3d0 // tbnz w16, #0x0, l3
+	WORD $0x3cb06980 // str q0, [x12, x16]
+	WORD $0x52800050 // mov w16, #0x2
+	WORD $0x3cb16981 // str q1, [x12, x17]
+	WORD $0x3707f3ef // tbnz w15, #0x0, l3
 	RET
 
 // func tiledQ5_1x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -468,24 +469,23 @@ l2:
 l3:
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xd37df14c // lsl x12, x10, #3
 	WORD $0x2a0d03eb // mov w11, w13
-	WORD $0xaa1903ee // mov x14, x25
-	WORD $0xaa1603ef // mov x15, x22
-	WORD $0xb27d018d // orr x13, x12, #0x8
-	WORD $0xaa0903f0 // mov x16, x9
-	WORD $0xaa0803f1 // mov x17, x8
+	WORD $0xb240014c // orr x12, x10, #0x1
+	WORD $0xaa1903ed // mov x13, x25
+	WORD $0xaa1603ee // mov x14, x22
+	WORD $0xaa0903ef // mov x15, x9
+	WORD $0xaa0803f0 // mov x16, x8
 
 l4:
-	WORD $0x910581f3 // add x19, x15, #0x160
-	WORD $0xf10081ce // subs x14, x14, #0x20
-	WORD $0x910601ef // add x15, x15, #0x180
-	WORD $0xfc6c6a62 // ldr d2, [x19, x12]
-	WORD $0xfc6d6a63 // ldr d3, [x19, x13]
-	WORD $0x0ddfca04 // ld1r { v4.2s }, [x16], #4
+	WORD $0x910581d1 // add x17, x14, #0x160
+	WORD $0xf10081ad // subs x13, x13, #0x20
+	WORD $0x910601ce // add x14, x14, #0x180
+	WORD $0xfc6a7a22 // ldr d2, [x17, x10, lsl #3]
+	WORD $0xfc6c7a23 // ldr d3, [x17, x12, lsl #3]
+	WORD $0x0ddfc9e4 // ld1r { v4.2s }, [x15], #4
 	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
 	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
-	WORD $0x4ddfca25 // ld1r { v5.4s }, [x17], #4
+	WORD $0x4ddfca05 // ld1r { v5.4s }, [x16], #4
 	WORD $0x0e602884 // saddlp v4.2s, v4.4h
 	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
 	WORD $0x6e25dc63 // fmul v3.4s, v3.4s, v5.4s
@@ -495,14 +495,17 @@ l4:
 	WORD $0x4e22d400 // fadd v0.4s, v0.4s, v2.4s
 	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
 	WORD $0x54fffdec // b.gt l4
-	WORD $0x8b0a128c // add x12, x20, x10, lsl #4
+	WORD $0xd37ced4a // lsl x10, x10, #4
+	WORD $0xd37ced8c // lsl x12, x12, #4
 	WORD $0x2a1f03ed // mov w13, wzr
-	WORD $0x5280004a // mov w10, #0x2
-	WORD $0xad400d82 // ldp q2, q3, [x12]
+	WORD $0x3cea6a82 // ldr q2, [x20, x10]
+	WORD $0x3cec6a83 // ldr q3, [x20, x12]
 	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0xad000580 // stp q0, q1, [x12]
-	WORD $0x3707fbcb // tbnz w11, #0x0, l3
+	WORD $0x3caa6a80 // str q0, [x20, x10]
+	WORD $0x5280004a // mov w10, #0x2
+	WORD $0x3cac6a81 // str q1, [x20, x12]
+	WORD $0x3707fb8b // tbnz w11, #0x0, l3
 	RET
 
 // func tiledQ5_1x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -669,54 +672,53 @@ l1:
 	WORD $0x54fff0cc // b.gt l0
 
 l2:
-	WORD $0x5280018d // mov w13, #0xc
-	WORD $0x8b150e8e // add x14, x20, x21, lsl #3
-	WORD $0xaa1f03ec // mov x12, xzr
-	WORD $0x9b0d52ad // madd x13, x21, x13, x20
-	WORD $0x8b18016f // add x15, x11, x24
+	WORD $0x5280018c // mov w12, #0xc
+	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
+	WORD $0xaa1f03f0 // mov x16, xzr
+	WORD $0x9b0c52ac // madd x12, x21, x12, x20
+	WORD $0x8b18016e // add x14, x11, x24
 	WORD $0x52800033 // mov w19, #0x1
 
 l3:
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0xd37df191 // lsl x17, x12, #3
+	WORD $0x2a1303ef // mov w15, w19
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0x2a1303f0 // mov w16, w19
+	WORD $0xb2400211 // orr x17, x16, #0x1
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xb27d0233 // orr x19, x17, #0x8
+	WORD $0xaa1903f3 // mov x19, x25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xaa1903f5 // mov x21, x25
-	WORD $0xaa0a03e2 // mov x2, x10
-	WORD $0xaa0903e1 // mov x1, x9
-	WORD $0xaa1603f7 // mov x23, x22
-	WORD $0xaa0a03fa // mov x26, x10
+	WORD $0xaa0a03e1 // mov x1, x10
 	WORD $0xaa0903e0 // mov x0, x9
+	WORD $0xaa1603f5 // mov x21, x22
+	WORD $0xaa0a03f7 // mov x23, x10
+	WORD $0xaa0903fa // mov x26, x9
 
 l4:
-	WORD $0x910582e3 // add x3, x23, #0x160
-	WORD $0xf10082b5 // subs x21, x21, #0x20
-	WORD $0x910602f7 // add x23, x23, #0x180
-	WORD $0xfc716868 // ldr d8, [x3, x17]
-	WORD $0xfc736869 // ldr d9, [x3, x19]
-	WORD $0x8b180043 // add x3, x2, x24
-	WORD $0x0ddfcb4a // ld1r { v10.2s }, [x26], #4
-	WORD $0x4ddfc80b // ld1r { v11.4s }, [x0], #4
-	WORD $0x0d40c86c // ld1r { v12.2s }, [x3]
-	WORD $0x8b0b0043 // add x3, x2, x11
-	WORD $0x8b0f0042 // add x2, x2, x15
+	WORD $0x910582a2 // add x2, x21, #0x160
+	WORD $0xf1008273 // subs x19, x19, #0x20
+	WORD $0x910602b5 // add x21, x21, #0x180
+	WORD $0xfc707848 // ldr d8, [x2, x16, lsl #3]
+	WORD $0xfc717849 // ldr d9, [x2, x17, lsl #3]
+	WORD $0x8b180022 // add x2, x1, x24
+	WORD $0x0ddfcaea // ld1r { v10.2s }, [x23], #4
+	WORD $0x4ddfcb4b // ld1r { v11.4s }, [x26], #4
+	WORD $0x0d40c84c // ld1r { v12.2s }, [x2]
+	WORD $0x8b0b0022 // add x2, x1, x11
+	WORD $0x8b0e0021 // add x1, x1, x14
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0d40c86d // ld1r { v13.2s }, [x3]
-	WORD $0x0d40c84e // ld1r { v14.2s }, [x2]
+	WORD $0x0d40c84d // ld1r { v13.2s }, [x2]
+	WORD $0x0d40c82e // ld1r { v14.2s }, [x1]
 	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
 	WORD $0x0e60294a // saddlp v10.2s, v10.4h
 	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0xbc78682f // ldr s15, [x1, x24]
-	WORD $0xbc6b6830 // ldr s16, [x1, x11]
-	WORD $0xbc6f6833 // ldr s19, [x1, x15]
-	WORD $0xaa1a03e2 // mov x2, x26
+	WORD $0xbc78680f // ldr s15, [x0, x24]
+	WORD $0xbc6b6810 // ldr s16, [x0, x11]
+	WORD $0xbc6e6813 // ldr s19, [x0, x14]
+	WORD $0xaa1703e1 // mov x1, x23
 	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
 	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
 	WORD $0x6e2bdd11 // fmul v17.4s, v8.4s, v11.4s
@@ -731,7 +733,7 @@ l4:
 	WORD $0x4f939108 // fmul v8.4s, v8.4s, v19.s[0]
 	WORD $0x4f939129 // fmul v9.4s, v9.4s, v19.s[0]
 	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
-	WORD $0xaa0003e1 // mov x1, x0
+	WORD $0xaa1a03e0 // mov x0, x26
 	WORD $0x4f8a9231 // fmul v17.4s, v17.4s, v10.s[0]
 	WORD $0x4f8a916a // fmul v10.4s, v11.4s, v10.s[0]
 	WORD $0x4f8c924b // fmul v11.4s, v18.4s, v12.s[0]
@@ -749,33 +751,33 @@ l4:
 	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
 	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
 	WORD $0x54fff98c // b.gt l4
-	WORD $0xd37ced91 // lsl x17, x12, #4
+	WORD $0xd37cee10 // lsl x16, x16, #4
+	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f3 // mov w19, wzr
-	WORD $0x5280004c // mov w12, #0x2
-	WORD $0xb27c0235 // orr x21, x17, #0x10
-	WORD $0x3cf16a88 // ldr q8, [x20, x17]
-	WORD $0x3cf56a89 // ldr q9, [x20, x21]
+	WORD $0x3cf06a88 // ldr q8, [x20, x16]
+	WORD $0x3cf16a89 // ldr q9, [x20, x17]
 	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
 	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3cb16a87 // str q7, [x20, x17]
-	WORD $0x3cb56a86 // str q6, [x20, x21]
-	WORD $0x3cf16906 // ldr q6, [x8, x17]
-	WORD $0x3cf56907 // ldr q7, [x8, x21]
+	WORD $0x3cb06a87 // str q7, [x20, x16]
+	WORD $0x3cb16a86 // str q6, [x20, x17]
+	WORD $0x3cf06906 // ldr q6, [x8, x16]
+	WORD $0x3cf16907 // ldr q7, [x8, x17]
 	WORD $0x4e24d4c4 // fadd v4.4s, v6.4s, v4.4s
 	WORD $0x4e25d4e5 // fadd v5.4s, v7.4s, v5.4s
-	WORD $0x3cb16904 // str q4, [x8, x17]
-	WORD $0x3cb56905 // str q5, [x8, x21]
-	WORD $0x3cf169c4 // ldr q4, [x14, x17]
-	WORD $0x3cf569c5 // ldr q5, [x14, x21]
+	WORD $0x3cb06904 // str q4, [x8, x16]
+	WORD $0x3cb16905 // str q5, [x8, x17]
+	WORD $0x3cf069a4 // ldr q4, [x13, x16]
+	WORD $0x3cf169a5 // ldr q5, [x13, x17]
 	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
 	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3cb169c2 // str q2, [x14, x17]
-	WORD $0x3cb569c3 // str q3, [x14, x21]
-	WORD $0x3cf169a2 // ldr q2, [x13, x17]
-	WORD $0x3cf569a3 // ldr q3, [x13, x21]
+	WORD $0x3cb069a2 // str q2, [x13, x16]
+	WORD $0x3cb169a3 // str q3, [x13, x17]
+	WORD $0x3cf06982 // ldr q2, [x12, x16]
+	WORD $0x3cf16983 // ldr q3, [x12, x17]
 	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0x3cb169a0 // str q0, [x13, x17]
-	WORD $0x3cb569a1 // str q1, [x13, x21]
-	WORD $0x3707f3d0 // tbnz w16, #0x0, l3
+	WORD $0x3cb06980 // str q0, [x12, x16]
+	WORD $0x52800050 // mov w16, #0x2
+	WORD $0x3cb16981 // str q1, [x12, x17]
+	WORD $0x3707f3ef // tbnz w15, #0x0, l3
 	RET

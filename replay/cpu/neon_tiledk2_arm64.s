@@ -103,31 +103,30 @@ l3:
 l4:
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xd37df14c // lsl x12, x10, #3
 	WORD $0xd37ef54d // lsl x13, x10, #2
 	WORD $0x2a0e03eb // mov w11, w14
-	WORD $0xaa1903ef // mov x15, x25
-	WORD $0xb27d018e // orr x14, x12, #0x8
-	WORD $0xaa1603f0 // mov x16, x22
-	WORD $0xaa0903f1 // mov x17, x9
-	WORD $0xaa0803f3 // mov x19, x8
+	WORD $0xb240014c // orr x12, x10, #0x1
+	WORD $0xaa1903ee // mov x14, x25
+	WORD $0xaa1603ef // mov x15, x22
+	WORD $0xaa0903f0 // mov x16, x9
+	WORD $0xaa0803f1 // mov x17, x8
 
 l5:
-	WORD $0x91008217 // add x23, x16, #0x20
-	WORD $0x2a1f03f5 // mov w21, wzr
-	WORD $0xfc6c6ae2 // ldr d2, [x23, x12]
-	WORD $0xfc6e6ae3 // ldr d3, [x23, x14]
-	WORD $0x8b0d0217 // add x23, x16, x13
-	WORD $0x910102f7 // add x23, x23, #0x40
+	WORD $0x910081f5 // add x21, x15, #0x20
+	WORD $0x2a1f03f3 // mov w19, wzr
+	WORD $0xfc6a7aa2 // ldr d2, [x21, x10, lsl #3]
+	WORD $0xfc6c7aa3 // ldr d3, [x21, x12, lsl #3]
+	WORD $0x8b0d01f5 // add x21, x15, x13
+	WORD $0x910102b5 // add x21, x21, #0x40
 	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
 	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
 
 l6:
-	WORD $0x2d421ee4 // ldp s4, s7, [x23, #0x10]
-	WORD $0x110006b5 // add w21, w21, #0x1
-	WORD $0x2cc41ae5 // ldp s5, s6, [x23], #0x20
-	WORD $0x0ddfca28 // ld1r { v8.2s }, [x17], #4
-	WORD $0x710022bf // cmp w21, #0x8
+	WORD $0x2d421ea4 // ldp s4, s7, [x21, #0x10]
+	WORD $0x11000673 // add w19, w19, #0x1
+	WORD $0x2cc41aa5 // ldp s5, s6, [x21], #0x20
+	WORD $0x0ddfca08 // ld1r { v8.2s }, [x16], #4
+	WORD $0x7100227f // cmp w19, #0x8
 	WORD $0x2f08a484 // ushll v4.8h, v4.8b, #0x0
 	WORD $0x2f08a4e7 // ushll v7.8h, v7.8b, #0x0
 	WORD $0x2f08a4a5 // ushll v5.8h, v5.8b, #0x0
@@ -150,7 +149,7 @@ l6:
 	WORD $0x4fa890e7 // fmul v7.4s, v7.4s, v8.s[1]
 	WORD $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
 	WORD $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
-	WORD $0x4ddfca68 // ld1r { v8.4s }, [x19], #4
+	WORD $0x4ddfca28 // ld1r { v8.4s }, [x17], #4
 	WORD $0x4e24d4a4 // fadd v4.4s, v5.4s, v4.4s
 	WORD $0x6e28dc45 // fmul v5.4s, v2.4s, v8.4s
 	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
@@ -160,20 +159,20 @@ l6:
 	WORD $0x4ea4d400 // fsub v0.4s, v0.4s, v4.4s
 	WORD $0x4ea5d421 // fsub v1.4s, v1.4s, v5.4s
 	WORD $0x54fffb81 // b.ne l6
-	WORD $0xf10401ef // subs x15, x15, #0x100
-	WORD $0x91150210 // add x16, x16, #0x540
+	WORD $0xf10401ce // subs x14, x14, #0x100
+	WORD $0x911501ef // add x15, x15, #0x540
 	WORD $0x54fffa2c // b.gt l5
-	WORD $0x8b0a128a // add x10, x20, x10, lsl #4
-	WORD $0xd37ef5ac // lsl x12, x13, #2
+	WORD $0xd37ef5aa // lsl x10, x13, #2
+	WORD $0xd37ced8c // lsl x12, x12, #4
 	WORD $0x2a1f03ee // mov w14, wzr
-	WORD $0x3dc00543 // ldr q3, [x10, #0x10]
-	WORD $0x3cec6a82 // ldr q2, [x20, x12]
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
+	WORD $0x3cea6a82 // ldr q2, [x20, x10]
+	WORD $0x3cec6a83 // ldr q3, [x20, x12]
 	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x3cac6a80 // str q0, [x20, x12]
-	WORD $0x3d800541 // str q1, [x10, #0x10]
+	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
+	WORD $0x3caa6a80 // str q0, [x20, x10]
 	WORD $0x5280004a // mov w10, #0x2
-	WORD $0x3707f78b // tbnz w11, #0x0, l4
+	WORD $0x3cac6a81 // str q1, [x20, x12]
+	WORD $0x3707f7ab // tbnz w11, #0x0, l4
 	RET
 
 // func tiledQ2_Kx4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -354,7 +353,7 @@ l2:
 l3:
 	WORD $0x5280018c // mov w12, #0xc
 	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
-	WORD $0xaa1f03ef // mov x15, xzr
+	WORD $0xaa1f03f0 // mov x16, xzr
 	WORD $0x9b0c52ac // madd x12, x21, x12, x20
 	WORD $0x8b18016e // add x14, x11, x24
 	WORD $0x52800035 // mov w21, #0x1
@@ -362,59 +361,58 @@ l3:
 l4:
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0xd37df1f1 // lsl x17, x15, #3
+	WORD $0xd37ef613 // lsl x19, x16, #2
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0xd37ef5f3 // lsl x19, x15, #2
+	WORD $0x2a1503ef // mov w15, w21
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0x2a1503f0 // mov w16, w21
+	WORD $0xb2400211 // orr x17, x16, #0x1
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xb27d0235 // orr x21, x17, #0x8
-	WORD $0xaa1903f7 // mov x23, x25
-	WORD $0xaa1603fa // mov x26, x22
-	WORD $0xaa0a03e5 // mov x5, x10
-	WORD $0xaa0903e1 // mov x1, x9
+	WORD $0xaa1903f5 // mov x21, x25
+	WORD $0xaa1603f7 // mov x23, x22
+	WORD $0xaa0a03e4 // mov x4, x10
+	WORD $0xaa0903e0 // mov x0, x9
 
 l5:
-	WORD $0x91008342 // add x2, x26, #0x20
-	WORD $0x2a1f03e0 // mov w0, wzr
-	WORD $0xaa0503e3 // mov x3, x5
-	WORD $0xfc716848 // ldr d8, [x2, x17]
-	WORD $0xfc756849 // ldr d9, [x2, x21]
-	WORD $0x8b130342 // add x2, x26, x19
-	WORD $0x91010042 // add x2, x2, #0x40
-	WORD $0xaa0103e4 // mov x4, x1
+	WORD $0x910082e1 // add x1, x23, #0x20
+	WORD $0x2a1f03fa // mov w26, wzr
+	WORD $0xaa0403e2 // mov x2, x4
+	WORD $0xfc707828 // ldr d8, [x1, x16, lsl #3]
+	WORD $0xfc717829 // ldr d9, [x1, x17, lsl #3]
+	WORD $0x8b1302e1 // add x1, x23, x19
+	WORD $0x91010021 // add x1, x1, #0x40
+	WORD $0xaa0003e3 // mov x3, x0
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
 	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
 
 l6:
-	WORD $0x2d402c4a // ldp s10, s11, [x2]
-	WORD $0x8b1800a6 // add x6, x5, x24
-	WORD $0x2d42344c // ldp s12, s13, [x2, #0x10]
-	WORD $0x11000400 // add w0, w0, #0x1
-	WORD $0x0ddfc86f // ld1r { v15.2s }, [x3], #4
-	WORD $0x7100201f // cmp w0, #0x8
+	WORD $0x2d402c2a // ldp s10, s11, [x1]
+	WORD $0x8b180085 // add x5, x4, x24
+	WORD $0x2d42342c // ldp s12, s13, [x1, #0x10]
+	WORD $0x1100075a // add w26, w26, #0x1
+	WORD $0x0ddfc84f // ld1r { v15.2s }, [x2], #4
+	WORD $0x7100235f // cmp w26, #0x8
 	WORD $0x2f08a54e // ushll v14.8h, v10.8b, #0x0
 	WORD $0x2f08a56b // ushll v11.8h, v11.8b, #0x0
-	WORD $0x91008042 // add x2, x2, #0x20
+	WORD $0x91008021 // add x1, x1, #0x20
 	WORD $0x2f08a58c // ushll v12.8h, v12.8b, #0x0
 	WORD $0x2f08a5ad // ushll v13.8h, v13.8b, #0x0
-	WORD $0x4ddfc88a // ld1r { v10.4s }, [x4], #4
-	WORD $0x0d40c8d0 // ld1r { v16.2s }, [x6]
+	WORD $0x4ddfc86a // ld1r { v10.4s }, [x3], #4
+	WORD $0x0d40c8b0 // ld1r { v16.2s }, [x5]
 	WORD $0x2f1c05ce // ushr v14.4h, v14.4h, #0x4
 	WORD $0x2f1c056b // ushr v11.4h, v11.4h, #0x4
-	WORD $0x8b0b00a6 // add x6, x5, x11
+	WORD $0x8b0b0085 // add x5, x4, x11
 	WORD $0x2f1c058c // ushr v12.4h, v12.4h, #0x4
 	WORD $0x2f1c05ad // ushr v13.4h, v13.4h, #0x4
 	WORD $0x0f10a5ef // sshll v15.4s, v15.4h, #0x0
 	WORD $0x0f10a610 // sshll v16.4s, v16.4h, #0x0
-	WORD $0x0d40c8d1 // ld1r { v17.2s }, [x6]
-	WORD $0x8b0e00a5 // add x5, x5, x14
+	WORD $0x0d40c8b1 // ld1r { v17.2s }, [x5]
+	WORD $0x8b0e0084 // add x4, x4, x14
 	WORD $0x2f10a5ce // ushll v14.4s, v14.4h, #0x0
 	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
-	WORD $0x0d40c8b2 // ld1r { v18.2s }, [x5]
+	WORD $0x0d40c892 // ld1r { v18.2s }, [x4]
 	WORD $0x2f10a58c // ushll v12.4s, v12.4h, #0x0
 	WORD $0x2f10a5ad // ushll v13.4s, v13.4h, #0x0
 	WORD $0x0e21d9ef // scvtf v15.2s, v15.2s
@@ -428,7 +426,7 @@ l6:
 	WORD $0x6e21d9ad // ucvtf v13.4s, v13.4s
 	WORD $0x6e2add2a // fmul v10.4s, v9.4s, v10.4s
 	WORD $0x0e21da31 // scvtf v17.2s, v17.2s
-	WORD $0xaa0303e5 // mov x5, x3
+	WORD $0xaa0203e4 // mov x4, x2
 	WORD $0x0e21da52 // scvtf v18.2s, v18.2s
 	WORD $0x4f8f91d3 // fmul v19.4s, v14.4s, v15.s[0]
 	WORD $0x4f8f9175 // fmul v21.4s, v11.4s, v15.s[0]
@@ -450,13 +448,13 @@ l6:
 	WORD $0x4f92916b // fmul v11.4s, v11.4s, v18.s[0]
 	WORD $0x4fb291ad // fmul v13.4s, v13.4s, v18.s[1]
 	WORD $0x4e30d710 // fadd v16.4s, v24.4s, v16.4s
-	WORD $0xbc786838 // ldr s24, [x1, x24]
+	WORD $0xbc786818 // ldr s24, [x0, x24]
 	WORD $0x6e39de73 // fmul v19.4s, v19.4s, v25.4s
 	WORD $0x6e2addea // fmul v10.4s, v15.4s, v10.4s
 	WORD $0x4e35d694 // fadd v20.4s, v20.4s, v21.4s
-	WORD $0xbc6b6835 // ldr s21, [x1, x11]
+	WORD $0xbc6b6815 // ldr s21, [x0, x11]
 	WORD $0x4e31d6f1 // fadd v17.4s, v23.4s, v17.4s
-	WORD $0xbc6e6837 // ldr s23, [x1, x14]
+	WORD $0xbc6e6817 // ldr s23, [x0, x14]
 	WORD $0x4f989112 // fmul v18.4s, v8.4s, v24.s[0]
 	WORD $0x4f989138 // fmul v24.4s, v9.4s, v24.s[0]
 	WORD $0x4e2cd5cc // fadd v12.4s, v14.4s, v12.4s
@@ -468,7 +466,7 @@ l6:
 	WORD $0x4eb3d4e7 // fsub v7.4s, v7.4s, v19.4s
 	WORD $0x4eaad4c6 // fsub v6.4s, v6.4s, v10.4s
 	WORD $0x6e32decf // fmul v15.4s, v22.4s, v18.4s
-	WORD $0xaa0403e1 // mov x1, x4
+	WORD $0xaa0303e0 // mov x0, x3
 	WORD $0x6e38de10 // fmul v16.4s, v16.4s, v24.4s
 	WORD $0x6e2ede8e // fmul v14.4s, v20.4s, v14.4s
 	WORD $0x6e35de31 // fmul v17.4s, v17.4s, v21.4s
@@ -481,39 +479,38 @@ l6:
 	WORD $0x4eacd400 // fsub v0.4s, v0.4s, v12.4s
 	WORD $0x4eabd421 // fsub v1.4s, v1.4s, v11.4s
 	WORD $0x54fff4c1 // b.ne l6
-	WORD $0xf10402f7 // subs x23, x23, #0x100
-	WORD $0x9115035a // add x26, x26, #0x540
+	WORD $0xf10402b5 // subs x21, x21, #0x100
+	WORD $0x911502f7 // add x23, x23, #0x540
 	WORD $0x54fff32c // b.gt l5
-	WORD $0xd37cedef // lsl x15, x15, #4
-	WORD $0xd37ef671 // lsl x17, x19, #2
+	WORD $0xd37ef670 // lsl x16, x19, #2
+	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f5 // mov w21, wzr
-	WORD $0xb27c01ef // orr x15, x15, #0x10
-	WORD $0x3cf16a88 // ldr q8, [x20, x17]
-	WORD $0x3cef6a89 // ldr q9, [x20, x15]
+	WORD $0x3cf06a88 // ldr q8, [x20, x16]
+	WORD $0x3cf16a89 // ldr q9, [x20, x17]
 	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
 	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3cb16a87 // str q7, [x20, x17]
-	WORD $0x3caf6a86 // str q6, [x20, x15]
-	WORD $0x3cf16906 // ldr q6, [x8, x17]
-	WORD $0x3cef6907 // ldr q7, [x8, x15]
+	WORD $0x3cb06a87 // str q7, [x20, x16]
+	WORD $0x3cb16a86 // str q6, [x20, x17]
+	WORD $0x3cf06906 // ldr q6, [x8, x16]
+	WORD $0x3cf16907 // ldr q7, [x8, x17]
 	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
 	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3cb16905 // str q5, [x8, x17]
-	WORD $0x3caf6904 // str q4, [x8, x15]
-	WORD $0x3cf169a4 // ldr q4, [x13, x17]
-	WORD $0x3cef69a5 // ldr q5, [x13, x15]
+	WORD $0x3cb06905 // str q5, [x8, x16]
+	WORD $0x3cb16904 // str q4, [x8, x17]
+	WORD $0x3cf069a4 // ldr q4, [x13, x16]
+	WORD $0x3cf169a5 // ldr q5, [x13, x17]
 	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
 	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3cb169a2 // str q2, [x13, x17]
-	WORD $0x3caf69a3 // str q3, [x13, x15]
-	WORD $0x3cef6983 // ldr q3, [x12, x15]
-	WORD $0x3cf16982 // ldr q2, [x12, x17]
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
+	WORD $0x3cb069a2 // str q2, [x13, x16]
+	WORD $0x3cb169a3 // str q3, [x13, x17]
+	WORD $0x3cf06982 // ldr q2, [x12, x16]
+	WORD $0x3cf16983 // ldr q3, [x12, x17]
 	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x3caf6981 // str q1, [x12, x15]
-	WORD $0x5280004f // mov w15, #0x2
-	WORD $0x3cb16980 // str q0, [x12, x17]
-	WORD $0x3707ed70 // tbnz w16, #0x0, l4
+	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
+	WORD $0x3cb06980 // str q0, [x12, x16]
+	WORD $0x52800050 // mov w16, #0x2
+	WORD $0x3cb16981 // str q1, [x12, x17]
+	WORD $0x3707edaf // tbnz w15, #0x0, l4
 	RET
 
 // func tiledTQ2_0x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)

@@ -113,34 +113,33 @@ l3:
 l4:
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xd37df14c // lsl x12, x10, #3
 	WORD $0xd37ef54d // lsl x13, x10, #2
 	WORD $0x2a0e03eb // mov w11, w14
-	WORD $0xaa1903ef // mov x15, x25
-	WORD $0xb27d018e // orr x14, x12, #0x8
-	WORD $0xaa1603f0 // mov x16, x22
-	WORD $0xaa0903f1 // mov x17, x9
-	WORD $0xaa0803f3 // mov x19, x8
+	WORD $0xb240014c // orr x12, x10, #0x1
+	WORD $0xaa1903ee // mov x14, x25
+	WORD $0xaa1603ef // mov x15, x22
+	WORD $0xaa0903f0 // mov x16, x9
+	WORD $0xaa0803f1 // mov x17, x8
 
 l5:
-	WORD $0x91008217 // add x23, x16, #0x20
-	WORD $0x2a1f03f5 // mov w21, wzr
-	WORD $0xfc6c6ae2 // ldr d2, [x23, x12]
-	WORD $0xfc6e6ae3 // ldr d3, [x23, x14]
-	WORD $0x8b0d0217 // add x23, x16, x13
-	WORD $0x910142f7 // add x23, x23, #0x50
+	WORD $0x910081f5 // add x21, x15, #0x20
+	WORD $0x2a1f03f3 // mov w19, wzr
+	WORD $0xfc6a7aa2 // ldr d2, [x21, x10, lsl #3]
+	WORD $0xfc6c7aa3 // ldr d3, [x21, x12, lsl #3]
+	WORD $0x8b0d01f5 // add x21, x15, x13
+	WORD $0x910142b5 // add x21, x21, #0x50
 	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
 	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
 
 l6:
-	WORD $0xaa1703f8 // mov x24, x23
-	WORD $0x110006b5 // add w21, w21, #0x1
-	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x0ddfcb04 // ld1r { v4.2s }, [x24], #4
-	WORD $0x0d40cb05 // ld1r { v5.2s }, [x24]
-	WORD $0x0ddfca26 // ld1r { v6.2s }, [x17], #4
-	WORD $0x710022bf // cmp w21, #0x8
-	WORD $0x4ddfca67 // ld1r { v7.4s }, [x19], #4
+	WORD $0xaa1503f7 // mov x23, x21
+	WORD $0x11000673 // add w19, w19, #0x1
+	WORD $0x910082b5 // add x21, x21, #0x20
+	WORD $0x0ddfcae4 // ld1r { v4.2s }, [x23], #4
+	WORD $0x0d40cae5 // ld1r { v5.2s }, [x23]
+	WORD $0x0ddfca06 // ld1r { v6.2s }, [x16], #4
+	WORD $0x7100227f // cmp w19, #0x8
+	WORD $0x4ddfca27 // ld1r { v7.4s }, [x17], #4
 	WORD $0x2f08a484 // ushll v4.8h, v4.8b, #0x0
 	WORD $0x2f08a4a5 // ushll v5.8h, v5.8b, #0x0
 	WORD $0x0e6028c6 // saddlp v6.2s, v6.4h
@@ -158,20 +157,20 @@ l6:
 	WORD $0x4ea4d400 // fsub v0.4s, v0.4s, v4.4s
 	WORD $0x4ea5d421 // fsub v1.4s, v1.4s, v5.4s
 	WORD $0x54fffd01 // b.ne l6
-	WORD $0xf10401ef // subs x15, x15, #0x100
-	WORD $0x912d0210 // add x16, x16, #0xb40
+	WORD $0xf10401ce // subs x14, x14, #0x100
+	WORD $0x912d01ef // add x15, x15, #0xb40
 	WORD $0x54fffbac // b.gt l5
-	WORD $0x8b0a128a // add x10, x20, x10, lsl #4
-	WORD $0xd37ef5ac // lsl x12, x13, #2
+	WORD $0xd37ef5aa // lsl x10, x13, #2
+	WORD $0xd37ced8c // lsl x12, x12, #4
 	WORD $0x2a1f03ee // mov w14, wzr
-	WORD $0x3dc00543 // ldr q3, [x10, #0x10]
-	WORD $0x3cec6a82 // ldr q2, [x20, x12]
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
+	WORD $0x3cea6a82 // ldr q2, [x20, x10]
+	WORD $0x3cec6a83 // ldr q3, [x20, x12]
 	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x3cac6a80 // str q0, [x20, x12]
-	WORD $0x3d800541 // str q1, [x10, #0x10]
+	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
+	WORD $0x3caa6a80 // str q0, [x20, x10]
 	WORD $0x5280004a // mov w10, #0x2
-	WORD $0x3707f90b // tbnz w11, #0x0, l4
+	WORD $0x3cac6a81 // str q1, [x20, x12]
+	WORD $0x3707f92b // tbnz w11, #0x0, l4
 	RET
 
 // func tiledQ5_Kx4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -356,63 +355,62 @@ l2:
 l3:
 	WORD $0x5280018c // mov w12, #0xc
 	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
-	WORD $0xaa1f03ef // mov x15, xzr
+	WORD $0xaa1f03f0 // mov x16, xzr
 	WORD $0x9b0c52ac // madd x12, x21, x12, x20
 	WORD $0x8b18016e // add x14, x11, x24
 	WORD $0x52800035 // mov w21, #0x1
 
 l4:
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
+	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0xd37df1f1 // lsl x17, x15, #3
+	WORD $0xd37ef613 // lsl x19, x16, #2
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0xd37ef5f3 // lsl x19, x15, #2
+	WORD $0x2a1503ef // mov w15, w21
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0x2a1503f0 // mov w16, w21
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
+	WORD $0xb2400211 // orr x17, x16, #0x1
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xb27d0235 // orr x21, x17, #0x8
-	WORD $0xaa1903f7 // mov x23, x25
-	WORD $0xaa1603fa // mov x26, x22
-	WORD $0xaa0a03e5 // mov x5, x10
-	WORD $0xaa0903e2 // mov x2, x9
+	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
+	WORD $0xaa1903f5 // mov x21, x25
+	WORD $0xaa1603f7 // mov x23, x22
+	WORD $0xaa0a03e4 // mov x4, x10
+	WORD $0xaa0903e1 // mov x1, x9
 
 l5:
-	WORD $0x91008341 // add x1, x26, #0x20
-	WORD $0x2a1f03e0 // mov w0, wzr
-	WORD $0xaa0503e3 // mov x3, x5
-	WORD $0xfc716828 // ldr d8, [x1, x17]
-	WORD $0xfc756829 // ldr d9, [x1, x21]
-	WORD $0x8b130341 // add x1, x26, x19
-	WORD $0x91014021 // add x1, x1, #0x50
-	WORD $0xaa0203e4 // mov x4, x2
+	WORD $0x910082e0 // add x0, x23, #0x20
+	WORD $0x2a1f03fa // mov w26, wzr
+	WORD $0xaa0403e2 // mov x2, x4
+	WORD $0xfc707808 // ldr d8, [x0, x16, lsl #3]
+	WORD $0xfc717809 // ldr d9, [x0, x17, lsl #3]
+	WORD $0x8b1302e0 // add x0, x23, x19
+	WORD $0x91014000 // add x0, x0, #0x50
+	WORD $0xaa0103e3 // mov x3, x1
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
 	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
 
 l6:
-	WORD $0xaa0103e6 // mov x6, x1
-	WORD $0x11000400 // add w0, w0, #0x1
-	WORD $0x91008021 // add x1, x1, #0x20
-	WORD $0x0ddfc8ca // ld1r { v10.2s }, [x6], #4
-	WORD $0x0d40c8cb // ld1r { v11.2s }, [x6]
-	WORD $0x8b1800a6 // add x6, x5, x24
-	WORD $0x0ddfc86c // ld1r { v12.2s }, [x3], #4
-	WORD $0x4ddfc88d // ld1r { v13.4s }, [x4], #4
-	WORD $0x0d40c8ce // ld1r { v14.2s }, [x6]
-	WORD $0x8b0b00a6 // add x6, x5, x11
-	WORD $0x8b0e00a5 // add x5, x5, x14
+	WORD $0xaa0003e5 // mov x5, x0
+	WORD $0x1100075a // add w26, w26, #0x1
+	WORD $0x91008000 // add x0, x0, #0x20
+	WORD $0x0ddfc8aa // ld1r { v10.2s }, [x5], #4
+	WORD $0x0d40c8ab // ld1r { v11.2s }, [x5]
+	WORD $0x8b180085 // add x5, x4, x24
+	WORD $0x0ddfc84c // ld1r { v12.2s }, [x2], #4
+	WORD $0x4ddfc86d // ld1r { v13.4s }, [x3], #4
+	WORD $0x0d40c8ae // ld1r { v14.2s }, [x5]
+	WORD $0x8b0b0085 // add x5, x4, x11
+	WORD $0x8b0e0084 // add x4, x4, x14
 	WORD $0x2f08a54a // ushll v10.8h, v10.8b, #0x0
 	WORD $0x2f08a56b // ushll v11.8h, v11.8b, #0x0
-	WORD $0x0d40c8cf // ld1r { v15.2s }, [x6]
-	WORD $0x0d40c8b0 // ld1r { v16.2s }, [x5]
+	WORD $0x0d40c8af // ld1r { v15.2s }, [x5]
+	WORD $0x0d40c890 // ld1r { v16.2s }, [x4]
 	WORD $0x0e60298c // saddlp v12.2s, v12.4h
 	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
-	WORD $0xbc786851 // ldr s17, [x2, x24]
+	WORD $0xbc786831 // ldr s17, [x1, x24]
 	WORD $0x2f10a54a // ushll v10.4s, v10.4h, #0x0
-	WORD $0xbc6b6852 // ldr s18, [x2, x11]
-	WORD $0xbc6e6853 // ldr s19, [x2, x14]
+	WORD $0xbc6b6832 // ldr s18, [x1, x11]
+	WORD $0xbc6e6833 // ldr s19, [x1, x14]
 	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
 	WORD $0x0e6029ef // saddlp v15.2s, v15.4h
 	WORD $0x0e602a10 // saddlp v16.2s, v16.4h
@@ -428,9 +426,9 @@ l6:
 	WORD $0x4f929132 // fmul v18.4s, v9.4s, v18.s[0]
 	WORD $0x6e2ddd16 // fmul v22.4s, v8.4s, v13.4s
 	WORD $0x6e2ddd2d // fmul v13.4s, v9.4s, v13.4s
-	WORD $0x7100201f // cmp w0, #0x8
-	WORD $0xaa0403e2 // mov x2, x4
-	WORD $0xaa0303e5 // mov x5, x3
+	WORD $0x7100235f // cmp w26, #0x8
+	WORD $0xaa0303e1 // mov x1, x3
+	WORD $0xaa0203e4 // mov x4, x2
 	WORD $0x4f8c9157 // fmul v23.4s, v10.4s, v12.s[0]
 	WORD $0x4f8e9158 // fmul v24.4s, v10.4s, v14.s[0]
 	WORD $0x4f8c916c // fmul v12.4s, v11.4s, v12.s[0]
@@ -453,42 +451,41 @@ l6:
 	WORD $0x4eacd4c6 // fsub v6.4s, v6.4s, v12.4s
 	WORD $0x4eadd4a5 // fsub v5.4s, v5.4s, v13.4s
 	WORD $0x4eaed484 // fsub v4.4s, v4.4s, v14.4s
-	WORD $0x4eb1d442 // fsub v2.4s, v2.4s, v17.4s
+	WORD $0x4eb1d400 // fsub v0.4s, v0.4s, v17.4s
 	WORD $0x4eafd463 // fsub v3.4s, v3.4s, v15.4s
-	WORD $0x4eaad400 // fsub v0.4s, v0.4s, v10.4s
-	WORD $0x4eabd421 // fsub v1.4s, v1.4s, v11.4s
+	WORD $0x4eaad421 // fsub v1.4s, v1.4s, v10.4s
+	WORD $0x4eabd442 // fsub v2.4s, v2.4s, v11.4s
 	WORD $0x54fff7e1 // b.ne l6
-	WORD $0xf10402f7 // subs x23, x23, #0x100
-	WORD $0x912d035a // add x26, x26, #0xb40
+	WORD $0xf10402b5 // subs x21, x21, #0x100
+	WORD $0x912d02f7 // add x23, x23, #0xb40
 	WORD $0x54fff64c // b.gt l5
-	WORD $0xd37cedef // lsl x15, x15, #4
-	WORD $0xd37ef671 // lsl x17, x19, #2
+	WORD $0xd37ef670 // lsl x16, x19, #2
+	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f5 // mov w21, wzr
-	WORD $0xb27c01ef // orr x15, x15, #0x10
-	WORD $0x3cf16a88 // ldr q8, [x20, x17]
-	WORD $0x3cef6a89 // ldr q9, [x20, x15]
+	WORD $0x3cf06a88 // ldr q8, [x20, x16]
+	WORD $0x3cf16a89 // ldr q9, [x20, x17]
 	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
 	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3cb16a87 // str q7, [x20, x17]
-	WORD $0x3caf6a86 // str q6, [x20, x15]
-	WORD $0x3cf16906 // ldr q6, [x8, x17]
-	WORD $0x3cef6907 // ldr q7, [x8, x15]
+	WORD $0x3cb06a87 // str q7, [x20, x16]
+	WORD $0x3cb16a86 // str q6, [x20, x17]
+	WORD $0x3cf06906 // ldr q6, [x8, x16]
+	WORD $0x3cf16907 // ldr q7, [x8, x17]
 	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
 	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3cb16905 // str q5, [x8, x17]
-	WORD $0x3caf6904 // str q4, [x8, x15]
-	WORD $0x3cf169a4 // ldr q4, [x13, x17]
-	WORD $0x3cef69a5 // ldr q5, [x13, x15]
-	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
+	WORD $0x3cb06905 // str q5, [x8, x16]
+	WORD $0x3cb16904 // str q4, [x8, x17]
+	WORD $0x3cf069a4 // ldr q4, [x13, x16]
+	WORD $0x3cf169a5 // ldr q5, [x13, x17]
+	WORD $0x4e20d480 // fadd v0.4s, v4.4s, v0.4s
 	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3cb169a2 // str q2, [x13, x17]
-	WORD $0x3caf69a3 // str q3, [x13, x15]
-	WORD $0x3cef6983 // ldr q3, [x12, x15]
-	WORD $0x3cf16982 // ldr q2, [x12, x17]
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x3caf6981 // str q1, [x12, x15]
-	WORD $0x5280004f // mov w15, #0x2
-	WORD $0x3cb16980 // str q0, [x12, x17]
-	WORD $0x3707f090 // tbnz w16, #0x0, l4
+	WORD $0x3cb069a0 // str q0, [x13, x16]
+	WORD $0x3cb169a3 // str q3, [x13, x17]
+	WORD $0x3cf06980 // ldr q0, [x12, x16]
+	WORD $0x3cf16983 // ldr q3, [x12, x17]
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x4e22d461 // fadd v1.4s, v3.4s, v2.4s
+	WORD $0x3cb06980 // str q0, [x12, x16]
+	WORD $0x52800050 // mov w16, #0x2
+	WORD $0x3cb16981 // str q1, [x12, x17]
+	WORD $0x3707f0cf // tbnz w15, #0x0, l4
 	RET

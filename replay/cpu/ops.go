@@ -67,6 +67,8 @@ type ops struct {
 	// f16ToF32 and f32ToF16 convert len(dst), or len(src), elements.
 	f16ToF32 func(dst []float32, src []byte)
 	f32ToF16 func(dst []byte, src []float32)
+	// fp8ToF32 converts len(dst) elements of E4M3, a multiple of 32, and multiplies them by scale.
+	fp8ToF32 func(dst []float32, src []byte, scale float32)
 
 	// orderKeys sets keys to sampler.OrderKey of logits, which has the same length, and returns
 	// the largest key.
@@ -108,6 +110,7 @@ func portable() *ops {
 		addScaledQ8:  addScaledQ8,
 		f16ToF32:     f16ToF32,
 		f32ToF16:     f32ToF16,
+		fp8ToF32:     fp8ToF32,
 		orderKeys:    orderKeys,
 		atLeast:      atLeast,
 		weigh:        weigh,
@@ -138,13 +141,11 @@ func (o *ops) decodeFloats() {
 		dtype.BF16: floatDecoded(decodeBF16, 1, 2, o.accumulate),
 	}
 	for t := range o.rows {
-		elems, size := t.Block()
-		o.float[t] = floatDecoded(decodeWith(t), elems, size, o.accumulate)
+		o.float[t] = o.floatExpanded(t, decodeWith(t))
 	}
 	for _, t := range dtype.All() {
 		if t.Family() == dtype.FP8 {
-			elems, size := t.Block()
-			o.float[t] = floatDecoded(decodeWith(t), elems, size, o.accumulate)
+			o.float[t] = o.floatExpanded(t, o.decodeFP8(t))
 		}
 	}
 }

@@ -23,6 +23,7 @@ func tiledNEON() map[dtype.Type]tiledFunc {
 		dtype.TQ2_0:  tiledAssembled(dtype.TQ2_0, tiledTQ2_0x1NEON, tiledTQ2_0x4NEON, nil, nil),
 	}
 	shareTiles(products)
+	mlxNEON(products, false)
 	return products
 }
 

@@ -19,6 +19,20 @@
 #define PART 0
 #endif
 
+// DONE lets the compiler continue only when v has been computed, and STEP moves a pointer to the next
+// row. With TIGHT, which MATRIX implies, they have an effect, because the registers do not suffice for
+// the addresses and the activations of all rows at the same time.
+#ifndef TIGHT
+#define TIGHT MATRIX
+#endif
+#if TIGHT
+#define DONE(v) __asm__ volatile("" : "+w"(v) : : "memory")
+#define STEP(p, stride) p += stride; __asm__ volatile("" : "+r"(p))
+#else
+#define DONE(v)
+#define STEP(p, stride) p += stride
+#endif
+
 // rows is a constant, 1, 4 or 8. Loops over rows are unrolled.
 #define EACH(j) UNROLL for (int j = 0; j < rows; j++)
 
@@ -40,6 +54,7 @@ typedef struct {
 	// Offsets of the integer scales and minimums of the first tile, and the distance to the
 	// next tile's. If two is set, the values of columns 16 to 31 follow after 16 bytes.
 	int scales, mins, next, two;
+	int bf16; // the scales and minimums are bfloat16
 } shape;
 
 // nibble returns column group g of nibbles.
@@ -90,17 +105,17 @@ INLINE int32x4_t signedBytes(const uint8_t *p) {
 // float16s returns the four float16 of quarter v as float32.
 INLINE float32x4_t float16s(const uint8_t *p, int v) { return halves(p + 8 * v); }
 
+// bf16s returns the four bfloat16 of quarter v as float32.
+INLINE float32x4_t bf16s(const uint8_t *p, int v) {
+	return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16((const uint16_t *)(p + 8 * v)), 16));
+}
+
 // offset returns minus the zero point times the sum of half a block of activations, because the
 // quants are decoded without subtracting the zero point.
 INLINE int32x4_t offset(const uint8_t *s, int zero) { return vdupq_n_s32(-zero * *(const int16_t *)s); }
 
 // products adds the products of columns 16h to 16h+15 of a quarter to acc.
 #if MATRIX
-// The registers do not suffice for the addresses and the activations of all rows. DONE lets the
-// compiler continue only when v has been computed, and STEP moves a pointer to the next row.
-#define DONE(v) __asm__ volatile("" : "+w"(v) : : "memory")
-#define STEP(p, stride) p += stride; __asm__ volatile("" : "+r"(p))
-
 INLINE void products(int rows, int32x4_t *acc, quants load, int8x16_t table, const uint8_t *w, int h, const uint8_t *x, int64_t xStride) {
 	UNROLL for (int g = 0; g < 4; g += 2) {
 		int32x4_t a = vreinterpretq_s32_s8(load(w, 4 * h + g, table)), b = vreinterpretq_s32_s8(load(w, 4 * h + g + 1, table));
@@ -130,9 +145,6 @@ INLINE void separate(int rows, int32x4_t *acc) {
 	}
 }
 #else
-#define DONE(v)
-#define STEP(p, stride) p += stride
-
 INLINE void products(int rows, int32x4_t *acc, quants load, int8x16_t table, const uint8_t *w, int h, const uint8_t *x, int64_t xStride) {
 	int8x16_t q[4];
 	EACH(j) q[j] = vld1q_s8((const int8_t *)x + j * xStride + 16 * h);
@@ -169,13 +181,13 @@ INLINE void multiply(int rows, shape t, quants load, int8x16_t table, floats d, 
 				int32x4_t acc[8], other[8];
 				EACH(j) {
 					acc[j] = other[j] = vdupq_n_s32(0);
-					if (t.zero && !MATRIX) offsets(t, &acc[j], &other[j], s + j * xStride);
+					if (t.zero && !TIGHT) offsets(t, &acc[j], &other[j], s + j * xStride);
 				}
 				products(rows, acc, load, table, q + 16 * v, 0, x, xStride);
 				products(rows, t.two ? other : acc, load, table, q + 16 * v, 1, x, xStride);
 				separate(rows, acc);
 				if (t.two) separate(rows, other);
-				if (t.zero && MATRIX) {
+				if (t.zero && TIGHT) {
 					const uint8_t *p = s;
 					STEP(p, 0);
 					EACH(j) {
@@ -185,7 +197,7 @@ INLINE void multiply(int rows, shape t, quants load, int8x16_t table, floats d, 
 						STEP(p, xStride);
 					}
 				}
-				float32x4_t large = d(w + t.d, v);
+				float32x4_t large = t.bf16 ? bf16s(w + t.d, v) : d(w + t.d, v);
 				int32x4_t first = acc[0], second = acc[0];
 				if (scale) first = scale(k + 4 * v);
 				if (t.two) second = scale(k + 16 + 4 * v);
@@ -218,7 +230,8 @@ INLINE void least(int rows, shape t, integers min,
 		const uint8_t *dx = x + in, *s = dx + in / 8, *block = w;
 		int64_t n = in;
 		do {
-			float32x4_t m[2] = {float16s(block + t.m, v), float16s(block + t.m, v + 1)};
+			float32x4_t m[2];
+			UNROLL for (int h = 0; h < 2; h++) m[h] = t.bf16 ? bf16s(block + t.m, v + h) : float16s(block + t.m, v + h);
 			const uint8_t *k = block + t.mins + 4 * v;
 			ROLL for (int sub = 0; sub < t.subs; sub++, k += t.next, dx += 4, s += 4) {
 				float32x4_t first[2], second[2];

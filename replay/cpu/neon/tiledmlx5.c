@@ -1,0 +1,4 @@
+// Tiled products of MLX's types with 5 bits.
+#include "tiledmlx.h"
+
+MLX(5, fives)
