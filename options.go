@@ -19,8 +19,8 @@ type Options struct {
 	// Mode selects how the device replays the table. The zero value selects the first of
 	// DeviceInfo.Modes.
 	Mode Mode
-	// Threads is the number of threads of the CPU device. 0 selects GOMAXPROCS. Other
-	// devices require 0.
+	// Threads is the number of threads of the CPU device. 0 selects GOMAXPROCS, of which
+	// decode uses fewer if Open measures that this is faster. Other devices require 0.
 	Threads int
 	// RealTime bounds latencies at the cost of throughput; docs/LATENCY.md has figures.
 	// Submissions take at most RealTimeChain unless SessionOptions selects another bound.

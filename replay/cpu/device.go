@@ -18,7 +18,11 @@ const name = "cpu"
 
 // Options are the settings of a device. The zero value suits most uses.
 type Options struct {
-	Threads  int  // number of workers, 1 to GOMAXPROCS; 0: GOMAXPROCS, or one less with RealTime
+	// Threads is the number of workers, from 1 to GOMAXPROCS. 0 selects GOMAXPROCS, or one less with
+	// RealTime. Without RealTime, decode then uses fewer of them if Load measures that this is
+	// faster.
+	Threads int
+
 	Portable bool // use only kernels in Go, the reference that all others equal bit for bit
 	Pin      bool // bind each worker to a processor, if the system supports it
 

@@ -27,7 +27,7 @@ const (
 	// of the time after which it lost it. A worker that had it for longer than mostSlice does not
 	// yield at all.
 	sliceShare = 3. / 5
-	leastSlice = 200 * time.Microsecond
+	leastSlice = 500 * time.Microsecond
 	mostSlice  = 40 * time.Millisecond
 
 	// A worker has lost its processor if it lacks lostTime, plus a fiftieth of the time between
