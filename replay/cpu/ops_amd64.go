@@ -48,6 +48,7 @@ func avx2() *ops {
 	} {
 		o.rows[t] = rowsAssembled(t, rows)
 	}
+	mlxRowsOf(o)
 	maps.Copy(o.tiled, tiledAVX2())
 	floatAVX2(o)
 	kvAVX2(o)
