@@ -35,6 +35,7 @@ func fastest() *ops {
 		} {
 			o.rows[t] = rowsAssembled(t, rows)
 		}
+		mlxRowsOf(o)
 		maps.Copy(o.tiled, tiledNEON())
 		if cpu.ARM64.HasI8MM {
 			o.features = append(o.features, "i8mm")
