@@ -319,7 +319,7 @@ func TestModules(t *testing.T) {
 			t.Errorf("%s exists for %v", in.Entry, archs)
 		}
 	}
-	if len(exact) != 2 || !exact["halves.metal"] || !exact["attn_tile.metal"] {
+	if len(exact) != 3 || !exact["halves.metal"] || !exact["attn_tile.metal"] || !exact["few.metal"] {
 		t.Errorf("exact texts: %v", exact)
 	}
 }
