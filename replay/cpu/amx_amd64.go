@@ -50,10 +50,10 @@ const (
 
 // tileShape is the operand of LDTILECFG.
 type tileShape struct {
-	palette, startRow uint8
-	_                 [14]byte
-	rowBytes          [16]uint16
-	rows              [16]uint8
+	palette  uint8
+	_        [15]byte // the row to begin with, 0, and reserved bytes
+	rowBytes [16]uint16
+	rows     [16]uint8
 }
 
 // tileShapeOf returns the shape of the tiles for a type: tiles 0 to 3 are integer sums, 4 and 5
