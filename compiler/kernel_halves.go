@@ -67,13 +67,9 @@ func halvesWidth(n int, act uint32) int {
 }
 
 // fewWidth returns the size in float32 of a row of n columns that halves writes for gemm_few if there
-// are at most rows rows. They take the place of 8, 16 or 32 rows.
+// are at most rows rows.
 func fewWidth(n, rows int) int {
-	places := 32
-	if rows <= 16 {
-		places = roundUp(rows, 8)
-	}
-	return roundUp(ceil(halvesWidth(n, decl.ActF16)*places, rows), 4)
+	return roundUp(ceil(halvesWidth(n, decl.ActF16)*decl.FewRows(rows), rows), 4)
 }
 
 // halvesProductArgs holds the arguments of gemm_halves and gemm_few, whose bindings and constants are

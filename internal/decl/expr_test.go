@@ -452,3 +452,17 @@ func FuzzParseExpr(f *testing.F) {
 		}
 	})
 }
+
+// TestFewRows compares FewRows with the expression that declares the order of gemm_few.
+func TestFewRows(t *testing.T) {
+	e, err := ParseExpr(fewRows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows := 1; rows <= 32; rows++ {
+		want, err := e.Eval(mapEnv{"rows": uint64(rows)})
+		if got := FewRows(rows); err != nil || uint64(got) != want {
+			t.Errorf("FewRows(%d) = %d, and the declaration says %d, %v", rows, got, want, err)
+		}
+	}
+}

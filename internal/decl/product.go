@@ -112,6 +112,17 @@ const (
 	halvesDoc = "high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0"
 )
 
+// FewRows returns the number of places that rows rows, at most 32, take in the order of gemm_few.
+func FewRows(rows int) int {
+	switch {
+	case rows <= 8:
+		return 8
+	case rows <= 16:
+		return 16
+	}
+	return 32
+}
+
 // halves declares the conversion of inputs for gemm_halves.
 var halves = Kernel{
 	Name:    "halves",

@@ -265,11 +265,10 @@ func scaleOfLevels(x []float32) float32 {
 		}
 		return xq, qq
 	}
-	factors := levelFactors()
-	xq, qq := fit(1 / (-top / factors[0]))
+	xq, qq := fit(1 / (-top / levelFactors[0]))
 	scale := xq / qq
 	best := scale * xq
-	for _, factor := range factors[1:] {
+	for _, factor := range levelFactors[1:] {
 		xq, qq := fit(factor / top)
 		if qq > 0 && float32(xq*xq) > float32(best*qq) {
 			scale = xq / qq
@@ -279,13 +278,13 @@ func scaleOfLevels(x []float32) float32 {
 	return scale
 }
 
-// levelFactors returns the lowest level, and then the numbers to which scaleOfLevels maps the
-// extreme element.
-func levelFactors() (factors [16]float32) {
+// levelFactors are the lowest level, and then the numbers to which scaleOfLevels maps the extreme
+// element.
+var levelFactors = func() (factors [16]float32) {
 	lowest := levels.values[0]
 	factors[0] = lowest
 	for i := range factors[1:] {
 		factors[1+i] = float32(i-7) + lowest
 	}
 	return factors
-}
+}()

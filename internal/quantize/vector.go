@@ -32,7 +32,6 @@ func (v *searches) load(e *encoder, x []float32, sub int) {
 }
 
 func (v *searches) loops(name string, q func(q []uint8, x, scale, minimum []float32, lo, hi, offset int32), levelQ func(q []uint8, x, inverse []float32)) *loops {
-	factors := levelFactors()
 	return &loops{
 		name: name,
 		affine: func(e *encoder, g *grid, x []float32, sub int) {
@@ -61,7 +60,7 @@ func (v *searches) loops(name string, q func(q []uint8, x, scale, minimum []floa
 		},
 		levels: func(e *encoder, x []float32, sub int) {
 			v.load(e, x, sub)
-			v.levels(&e.space, &factors[0], len(factors), sub)
+			v.levels(&e.space, &levelFactors[0], len(levelFactors), sub)
 			e.takeScales()
 		},
 		quants:      q,

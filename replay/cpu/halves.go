@@ -32,21 +32,24 @@ func halvesTerms(act uint32) int {
 	return 2
 }
 
-// halvesOf returns row r of rows of in columns.
-func halvesOf(b []byte, in, terms, r int) halvesRow {
-	n := (in + halvesChunk - 1) / halvesChunk * halvesChunk
-	size := 2*terms*n + 128
-	return halvesRow{b: b[r*size:][:size], n: n, terms: terms}
+// halvesLayout is how rows of activations in float16 lie in memory.
+type halvesLayout struct {
+	in    int  // columns
+	terms int  // float16 of an element
+	few   bool // interleave the rows, for gemm_few
 }
 
-// fewOf returns row r of rows interleaved rows of in columns.
-func fewOf(b []byte, in, rows, r int) halvesRow {
-	n := (in + halvesChunk - 1) / halvesChunk * halvesChunk
-	blocks := 4
-	if rows <= 16 {
-		blocks = (rows + 7) / 8
+// row returns row r of rows rows.
+func (l halvesLayout) row(b []byte, rows, r int) halvesRow {
+	h := halvesRow{n: (l.in + halvesChunk - 1) / halvesChunk * halvesChunk, terms: l.terms}
+	size := 2*l.terms*h.n + 128
+	if l.few {
+		h.r, h.blocks = r, decl.FewRows(rows)/8
+		h.b = b[:8*h.blocks*size]
+		return h
 	}
-	return halvesRow{b: b[:8*blocks*(2*n+128)], n: n, terms: 1, r: r, blocks: blocks}
+	h.b = b[r*size:][:size]
+	return h
 }
 
 // at returns element i of a term.
@@ -107,9 +110,8 @@ func (h halvesRow) get(x []float32) {
 // halves implements halves: it converts activations to float16.
 type halves struct {
 	gated       func(dst, gate, up []float32)
+	layout      halvesLayout
 	in, xStride int
-	terms       int
-	few         bool      // interleave the rows
 	x, x2       []float32 // [rows, in]; x2 is nil if the input is x
 	out         []byte    // rows of float16
 }
@@ -117,8 +119,8 @@ type halves struct {
 func newHalves(b *binder) (kernel, error) {
 	p := kernels.HalvesParamsOf(b.cmd)
 	k := &halves{
-		in: int(p.In), xStride: int(p.XStride), terms: halvesTerms(b.spec(kernels.HalvesSpecAct)), few: p.Few != 0, x: b.f32(kernels.HalvesBindX),
-		out: b.words(kernels.HalvesBindOut),
+		layout: halvesLayout{int(p.In), halvesTerms(b.spec(kernels.HalvesSpecAct)), p.Few != 0},
+		in:     int(p.In), xStride: int(p.XStride), x: b.f32(kernels.HalvesBindX), out: b.words(kernels.HalvesBindOut),
 	}
 	if b.spec(kernels.HalvesSpecInput) == decl.InputSiLUMul {
 		k.x2, k.gated = b.f32(kernels.HalvesBindX2), b.gated(kernels.HalvesSpecActivation)
@@ -136,19 +138,15 @@ func (k *halves) run(w *worker, lo, hi int) {
 			k.gated(y, x, k.x2[r*k.xStride:][:k.in])
 			x = y
 		}
-		if k.few {
-			fewOf(k.out, k.in, w.rows, r).put(x)
-			continue
-		}
-		halvesOf(k.out, k.in, k.terms, r).put(x)
+		k.layout.row(k.out, w.rows, r).put(x)
 	}
 }
 
 // addRMSNormHalves implements add_rmsnorm_halves: add_rmsnorm whose result becomes float16.
 type addRMSNormHalves struct {
 	addRMSNorm
-	few bool   // interleave the rows
-	put []byte // rows of float16
+	layout halvesLayout
+	halves []byte // rows of float16
 }
 
 func newAddRMSNormHalves(b *binder) (kernel, error) {
@@ -158,53 +156,38 @@ func newAddRMSNormHalves(b *binder) (kernel, error) {
 			ops: b.ops, n: int(p.N), eps: p.Eps, scale: orOne(p.Scale), deltaScale: orOne(p.DeltaScale),
 			x: b.f32(kernels.AddRMSNormHalvesBindX), delta: b.f32(kernels.AddRMSNormHalvesBindDelta), w: b.f32(kernels.AddRMSNormHalvesBindW),
 		},
-		few: p.Few != 0, put: b.words(kernels.AddRMSNormHalvesBindOut),
+		layout: halvesLayout{int(p.N), 1, p.Few != 0}, halves: b.words(kernels.AddRMSNormHalvesBindOut),
 	}, b.err
 }
 
 func (k *addRMSNormHalves) run(w *worker, lo, hi int) {
 	for r := lo; r < hi; r++ {
-		row, x := float32s(w.scratch[:4*k.n]), k.x[r*k.n:][:k.n]
-		k.ops.addScaled(x, k.delta[r*k.n:][:k.n], k.deltaScale)
-		k.ops.rmsNormScaled(row, x, k.w, k.eps, k.scale)
-		if k.few {
-			fewOf(k.put, k.n, w.rows, r).put(row)
-			continue
-		}
-		halvesOf(k.put, k.n, 1, r).put(row)
+		row := float32s(w.scratch[:4*k.n])
+		k.row(row, r)
+		k.layout.row(k.halves, w.rows, r).put(row)
 	}
 }
 
 // gemmHalves multiplies rows of float16 activations, which it converts back to float32.
 type gemmHalves struct {
 	matmul
-	halves []byte // rows of float16
-	terms  int
-	few    bool       // the rows are interleaved
+	layout halvesLayout
+	halves []byte     // rows of float16
 	tiles  dtype.Type // type of weights in tiles, which become float16; dtype.Invalid for others
 }
 
 func newGEMMHalves(b *binder) (kernel, error) {
-	k, err := newHalvesProduct(b, kernels.GEMMHalvesParamsOf(b.cmd))
-	if err != nil {
-		return nil, err
-	}
-	return k, nil
+	return newHalvesProduct(b, kernels.GEMMHalvesParamsOf(b.cmd), false)
 }
 
 // newGEMMFew implements gemm_few, whose arguments are those of gemm_halves without the shape of its
 // threadgroups.
 func newGEMMFew(b *binder) (kernel, error) {
 	p := kernels.GEMMFewParamsOf(b.cmd)
-	k, err := newHalvesProduct(b, kernels.GEMMHalvesParams{In: p.In, Out: p.Out, YStride: p.YStride, Group: 32})
-	if err != nil {
-		return nil, err
-	}
-	k.few = true
-	return k, nil
+	return newHalvesProduct(b, kernels.GEMMHalvesParams{In: p.In, Out: p.Out, YStride: p.YStride, Group: 32}, true)
 }
 
-func newHalvesProduct(b *binder, p kernels.GEMMHalvesParams) (*gemmHalves, error) {
+func newHalvesProduct(b *binder, p kernels.GEMMHalvesParams, few bool) (kernel, error) {
 	t := dtype.Type(b.spec(kernels.GEMMHalvesSpecWType))
 	tiled := dtype.Layout(b.spec(kernels.GEMMHalvesSpecWeights)) == dtype.Tiled16
 	float := b.ops.float[t]
@@ -217,7 +200,7 @@ func newHalvesProduct(b *binder, p kernels.GEMMHalvesParams) (*gemmHalves, error
 			ops: b.ops, float: float, in: int(p.In), out: int(p.Out), group: int(p.Group), yStride: int(p.YStride),
 			rowBytes: int(size), w: b.bytes(kernels.GEMMHalvesBindW), y: b.f32(kernels.GEMMHalvesBindY),
 		},
-		halves: b.words(kernels.GEMMHalvesBindX), terms: halvesTerms(b.spec(kernels.GEMMHalvesSpecAct)),
+		layout: halvesLayout{int(p.In), halvesTerms(b.spec(kernels.GEMMHalvesSpecAct)), few}, halves: b.words(kernels.GEMMHalvesBindX),
 	}
 	if tiled {
 		k.tiles = t
@@ -247,11 +230,7 @@ func (k *gemmHalves) pieces(w *worker) int {
 
 func (k *gemmHalves) prepare(w *worker, lo, hi int) {
 	for r := lo; r < hi; r++ {
-		row := halvesOf
-		if k.few {
-			row = func(b []byte, in, _, r int) halvesRow { return fewOf(b, in, w.rows, r) }
-		}
-		row(k.halves, k.in, k.terms, r).get(float32s(w.prepared()[r*roundUp(4*k.in):][:4*k.in]))
+		k.layout.row(k.halves, w.rows, r).get(float32s(w.prepared()[r*roundUp(4*k.in):][:4*k.in]))
 	}
 }
 

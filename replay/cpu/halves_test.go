@@ -64,7 +64,7 @@ func TestRowsOfHalves(t *testing.T) {
 				for _, v := range want {
 					most = max(most, math.Abs(float64(v)))
 				}
-				h := halvesOf(b, in, terms, row)
+				h := halvesLayout{in, terms, false}.row(b, rows, row)
 				if f, _ := math.Frexp(float64(h.unit())); f != 0.5 || most < 1024*float64(h.unit()) || most >= 2048*float64(h.unit()) {
 					t.Fatalf("a unit of %g for a largest element of %g", h.unit(), most)
 				}
@@ -87,7 +87,7 @@ func TestRowsOfHalves(t *testing.T) {
 	for i := range x {
 		x[i] = 1
 	}
-	if halvesOf(zero, 8, 2, 0).get(x); x[0] != 0 || x[7] != 0 {
+	if (halvesLayout{8, 2, false}).row(zero, 1, 0).get(x); x[0] != 0 || x[7] != 0 {
 		t.Errorf("of zeros: %v", x)
 	}
 }

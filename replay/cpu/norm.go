@@ -112,10 +112,15 @@ func (k *addRMSNorm) units(w *worker) int { return w.rows }
 
 func (k *addRMSNorm) run(_ *worker, lo, hi int) {
 	for r := lo; r < hi; r++ {
-		x := k.x[r*k.n:][:k.n]
-		k.ops.addScaled(x, k.delta[r*k.n:][:k.n], k.deltaScale)
-		k.ops.rmsNormScaled(k.out[r*k.n:][:k.n], x, k.w, k.eps, k.scale)
+		k.row(k.out[r*k.n:][:k.n], r)
 	}
+}
+
+// row adds to row r of the residual stream and sets out to the norm of the sum.
+func (k *addRMSNorm) row(out []float32, r int) {
+	x := k.x[r*k.n:][:k.n]
+	k.ops.addScaled(x, k.delta[r*k.n:][:k.n], k.deltaScale)
+	k.ops.rmsNormScaled(out, x, k.w, k.eps, k.scale)
 }
 
 // add implements add: it adds delta to the residual stream.
