@@ -61,7 +61,7 @@ for every token. MODEL is a .gguf file or a Hugging Face directory.`,
 	})
 	root.AddCommand(
 		newRun(), newChat(), newEval(), newBench(), newPPL(), newInfo(), newPlan(), newCompile(), newDump(),
-		newDiff(), newCheck(), newProfile(), newSynth(), newConvert(), newQuantize(), newDevices(),
+		newDiff(), newCheck(), newProfile(), newCost(), newSynth(), newConvert(), newQuantize(), newDevices(),
 	)
 	root.SetHelpCommand(newHelp(root))
 	return root

@@ -101,9 +101,8 @@ func Write(ctx context.Context, w io.Writer, s Shape, quant string, seed uint64,
 	return file.Close()
 }
 
-// declare returns a Writer on which the model's metadata and tensors are declared, and the
-// tensors.
-func declare(w io.Writer, s Shape, quant string) (*gguf.Writer, []Tensor, error) {
+// describe returns the metadata and the tensors of a model.
+func describe(s Shape, quant string) ([]gguf.KV, []Tensor, error) {
 	m, err := quantize.FindMix(quant)
 	if err != nil {
 		return nil, nil, err
@@ -113,6 +112,13 @@ func declare(w io.Writer, s Shape, quant string) (*gguf.Writer, []Tensor, error)
 		return nil, nil, err
 	}
 	entries, err := metadata(s, m)
+	return entries, tensors, err
+}
+
+// declare returns a Writer on which the model's metadata and tensors are declared, and the
+// tensors.
+func declare(w io.Writer, s Shape, quant string) (*gguf.Writer, []Tensor, error) {
+	entries, tensors, err := describe(s, quant)
 	if err != nil {
 		return nil, nil, err
 	}
