@@ -1,0 +1,98 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola/internal/exhaustive"
+)
+
+const (
+	root   = "../.."
+	model  = root + "/testdata/gopher-q8_0.gguf"
+	prompt = "func main() {"
+	tokens = 24
+)
+
+// command returns the output of a command, and fails the test if the command fails.
+func command(t *testing.T, env []string, name string, args ...string) (stdout, stderr string) {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), env...)
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s: %v\n%s%s", cmd, err, &out, &errs)
+	}
+	return out.String(), errs.String()
+}
+
+// flags are the options of C compilers.
+func flags(more ...string) []string {
+	return append([]string{"-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I", "."}, more...)
+}
+
+// TestC builds the library and runs programs in C that use it, compiled by each compiler.
+func TestC(t *testing.T) {
+	exhaustive.Only(t, "building the library takes a minute")
+	if runtime.GOOS != "linux" {
+		t.Skip("check.c reads Linux's /proc")
+	}
+	var run struct {
+		IDs  []int32
+		Text string
+	}
+	out, _ := command(t, []string{"CGO_ENABLED=0"}, "go", "run", root+"/cmd/pianola", "run", model, "-p", prompt, "-n", strconv.Itoa(tokens), "--json")
+	if err := json.Unmarshal([]byte(out), &run); err != nil || len(run.IDs) != tokens {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var ids []string
+	for _, id := range run.IDs {
+		ids = append(ids, strconv.Itoa(int(id)))
+	}
+
+	dir := t.TempDir()
+	library := filepath.Join(dir, "libpianola.a")
+	command(t, []string{"CGO_ENABLED=1"}, "go", "build", "-buildmode=c-archive", "-o", library, ".")
+	for _, c := range []struct {
+		name, compiler string
+		flags          []string
+	}{{"gcc", "gcc", nil}, {"clang", "clang-19", []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"}}} {
+		t.Run(c.name, func(t *testing.T) {
+			if _, err := exec.LookPath(c.compiler); err != nil {
+				t.Skipf("%s is not installed; it compiles the programs in C", c.compiler)
+			}
+			generate, check := filepath.Join(dir, c.name+"-generate"), filepath.Join(dir, c.name+"-check")
+			command(t, nil, c.compiler, flags(append(c.flags, "-o", generate, "generate/main.c", library, "-lpthread", "-lm")...)...)
+			command(t, nil, c.compiler, flags(append(c.flags, "-o", check, "testdata/check.c", library, "-lpthread", "-lm")...)...)
+			stdout, stderr := command(t, nil, generate, model, prompt, strconv.Itoa(tokens))
+			if stdout != run.Text+"\n" || stderr != strings.Join(ids, " ")+" \n" {
+				t.Errorf("generate prints %q and %q, pianola run %q and %v", stdout, stderr, run.Text, ids)
+			}
+			_, stderr = command(t, nil, check, append([]string{model, prompt}, ids...)...)
+			t.Log(stderr)
+			ids[0], ids[1] = ids[1], ids[0]
+			if err := exec.Command(check, append([]string{model, prompt}, ids...)...).Run(); err == nil {
+				t.Error("other tokens pass")
+			}
+			ids[0], ids[1] = ids[1], ids[0]
+		})
+	}
+}
+
+// TestHeader compiles the header as C++ and as Objective-C, and as the only header of a file.
+func TestHeader(t *testing.T) {
+	clang, err := exec.LookPath("clang-19")
+	if err != nil {
+		t.Skip("clang-19 is not installed (Debian package clang-19); it checks the header")
+	}
+	for _, language := range []string{"c", "c++", "objective-c"} {
+		command(t, nil, clang, "-x", language, "-fsyntax-only", "-ffreestanding", "-Wall", "-Wextra", "-pedantic", "-Werror", "-include", "pianola.h", "-I", ".", "/dev/null")
+	}
+}
