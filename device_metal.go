@@ -19,7 +19,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// metalDevice returns the Metal device. Other systems than macOS list it as unavailable.
+// metalDevice returns the Metal device. Other systems than macOS and iOS list it as unavailable.
 func metalDevice() *backend {
 	b := &backend{
 		device: DeviceMetal,
@@ -32,7 +32,7 @@ func metalDevice() *backend {
 		open:   func(o *Options) (*target, error) { return newMetal(o.Mode, o.Metal) },
 		status: metalStatus,
 	}
-	if runtime.GOOS == "darwin" {
+	if runtime.GOOS == "darwin" || runtime.GOOS == "ios" {
 		b.chosen = 1
 	}
 	return b

@@ -14,7 +14,7 @@ func peakRSS() (uint64, bool) {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil || u.Maxrss < 0 {
 		return 0, false
 	}
-	if runtime.GOOS == "darwin" {
+	if runtime.GOOS == "darwin" || runtime.GOOS == "ios" {
 		return uint64(u.Maxrss), true
 	}
 	return uint64(u.Maxrss) << 10, true

@@ -96,3 +96,41 @@ func TestHeader(t *testing.T) {
 		command(t, nil, clang, "-x", language, "-fsyntax-only", "-ffreestanding", "-Wall", "-Wextra", "-pedantic", "-Werror", "-include", "pianola.h", "-I", ".", "/dev/null")
 	}
 }
+
+// TestIOSApp checks the types of the app in examples/ios, and that those of changed copies are
+// wrong.
+func TestIOSApp(t *testing.T) {
+	clang, err := exec.LookPath("clang-19")
+	if err != nil {
+		t.Skip("clang-19 is not installed (Debian package clang-19); it checks the app")
+	}
+	const app = root + "/examples/ios"
+	check := func(file string) (string, error) {
+		out, err := exec.Command(clang, "-target", "arm64-apple-ios17", "-fsyntax-only", "-fobjc-arc", "-fblocks", "-ffreestanding", "-Wall", "-Wextra", "-Werror",
+			"-isystem", app+"/testdata", "-isystem", root+"/internal/metal/soft/stub", "-isystem", root+"/internal/metal/soft/stub/libc", "-I", ".", file).CombinedOutput()
+		return string(out), err
+	}
+	if out, err := check(app + "/main.m"); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	source, err := os.ReadFile(app + "/main.m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][2]string{
+		{"show, (__bridge void *)self", "show, self"},
+		{"strlen(bytes), &request", "&request"},
+		{"pianola_cancel(_session)", "pianola_cancel(_model)"},
+		{"forState:UIControlStateNormal", "state:UIControlStateNormal"},
+		{"addSubview:_text", "addSubview:@\"text\""},
+	} {
+		text := strings.Replace(string(source), c[0], c[1], 1)
+		file := filepath.Join(t.TempDir(), "main.m")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := check(file); err == nil || text == string(source) {
+			t.Errorf("with %s for %s all is well", c[1], c[0])
+		}
+	}
+}

@@ -1,4 +1,4 @@
-//go:build (darwin && cgo) || softmetal
+//go:build (darwin && !ios && cgo) || softmetal
 
 // Number of cores of a GPU. Metal does not report it; the driver stores it in the system's
 // registry.

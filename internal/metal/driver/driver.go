@@ -2,8 +2,9 @@
 // buffers, pipelines, recordings and command buffers. The interface Device represents a GPU;
 // Open returns the system's.
 //
-// The implementation is Objective-C with a C interface, metal.h, in builds with cgo for macOS. A
-// build with the tag softmetal has it on Linux too, on the software Metal of internal/metal/soft.
+// The implementation is Objective-C with a C interface, metal.h, in builds with cgo for macOS and
+// iOS. A build with the tag softmetal has it on Linux too, on the software Metal of
+// internal/metal/soft.
 // The package must not know tables.
 package driver
 
@@ -44,7 +45,7 @@ type Properties struct {
 	ThreadgroupMemory uint64 // largest threadgroup memory in bytes
 	Page              int    // page size in bytes: alignment and granularity of wrapped memory
 	Family            int    // latest known Apple GPU family that the GPU supports; 0 if none
-	Cores             int    // number of GPU cores; 0 if unknown
+	Cores             int    // number of GPU cores; 0 if unknown, as on iOS
 	Timestamps        Timestamps
 	Residency         bool   // buffers are in a residency set, so recordings need not declare them
 	Registry          uint64 // identifies the GPU until the system restarts

@@ -139,7 +139,7 @@ void pm_describe(pm_device *d, pm_properties *out);
 void pm_describe_native(void *device, pm_properties *out);
 void pm_describe_objects(pm_device *d, pm_objects *out);
 // pm_gpu_cores returns the number of a GPU's cores from the system's registry, or 0 if the registry
-// lacks it. id is the device's registryID.
+// lacks it and on iOS. id is the device's registryID.
 uint32_t pm_gpu_cores(uint64_t id);
 void pm_release(void *object);
 void *pm_label(const char *text);

@@ -6,7 +6,8 @@ package driver
 #cgo CFLAGS: -O2
 #cgo softmetal CFLAGS: -fblocks -Wall -Wextra -Werror -isystem ${SRCDIR}/../soft/stub
 #cgo softmetal LDFLAGS: -lobjc
-#cgo darwin LDFLAGS: -framework Foundation -framework Metal -framework CoreGraphics -framework CoreFoundation -framework IOKit
+#cgo darwin LDFLAGS: -framework Foundation -framework Metal -framework CoreGraphics -framework CoreFoundation
+#cgo darwin,!ios LDFLAGS: -framework IOKit
 #include <stdlib.h>
 #include "metal.h"
 */

@@ -14,7 +14,7 @@ const Here = false
 // noMetal returns ErrNoMetal with the reason.
 func noMetal() error {
 	why := "requires macOS"
-	if runtime.GOOS == "darwin" {
+	if runtime.GOOS == "darwin" || runtime.GOOS == "ios" {
 		why = "requires a build with cgo"
 	}
 	return fmt.Errorf("%w (%s)", ErrNoMetal, why)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"go/ast"
+	"go/build"
 	"go/parser"
 	"go/token"
 	"go/types"
@@ -12,18 +13,25 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// strict compiles Objective-C for macOS with the headers of package soft.
-func strict(t *testing.T, file string) (string, error) {
+// root is the repository, relative to this package.
+const root = "../../.."
+
+// targets are clang's names of the systems that the device supports, by GOOS.
+var targets = map[string]string{"darwin": "arm64-apple-macos14", "ios": "arm64-apple-ios17"}
+
+// strict compiles Objective-C for a system with the headers of package soft.
+func strict(t *testing.T, system, file string) (string, error) {
 	t.Helper()
 	compiler, err := exec.LookPath("clang-19")
 	if err != nil {
 		t.Skip("clang-19 is not installed (Debian package clang-19); it checks the Objective-C file")
 	}
-	out, err := exec.Command(compiler, "-target", "arm64-apple-macos14", "-fsyntax-only", "-Wall", "-Wextra", "-Wunguarded-availability", "-Werror", "-ffreestanding",
+	out, err := exec.Command(compiler, "-target", targets[system], "-fsyntax-only", "-Wall", "-Wextra", "-Wunguarded-availability", "-Werror", "-ffreestanding",
 		"-isystem", "../soft/stub", "-isystem", "../soft/stub/libc", "-I", ".", file).CombinedOutput()
 	return string(out), err
 }
@@ -32,13 +40,25 @@ func strict(t *testing.T, file string) (string, error) {
 // copies do not compile.
 func TestStrict(t *testing.T) {
 	files, err := filepath.Glob("*.m")
-	if err != nil || len(files) < 4 {
+	if err != nil || len(files) < 5 {
 		t.Fatal(files, err)
 	}
-	for _, file := range files {
-		if out, err := strict(t, file); err != nil {
-			t.Errorf("%s: %v\n%s", file, err, out)
+	for system := range targets {
+		built := build.Context{GOOS: system, GOARCH: "arm64", CgoEnabled: true, Compiler: "gc"}
+		for _, file := range files {
+			if ok, err := built.MatchFile(".", file); err != nil || !ok {
+				if cores := strings.HasPrefix(file, "cores"); err != nil || !cores {
+					t.Errorf("%s is not compiled for %s: %v", file, system, err)
+				}
+				continue
+			}
+			if out, err := strict(t, system, file); err != nil {
+				t.Errorf("%s for %s: %v\n%s", file, system, err, out)
+			}
 		}
+	}
+	if out, err := strict(t, "ios", "cores.m"); err == nil || !strings.Contains(out, "IOKit") {
+		t.Errorf("cores.m compiles for iOS: %v\n%s", err, out)
 	}
 	for _, c := range []struct{ file, what, old, with, want string }{
 		{"metal.m", "a wrong selector", "setBufferOffset:offset atIndex:index", "setBufferOffset:offset index:index", "instance method '-setBufferOffset:index:' not found"},
@@ -51,7 +71,8 @@ func TestStrict(t *testing.T) {
 		{"metal.m", "a wrong object", "[(id<MTLCommandQueue>)queue retain]", "[(id<MTLDevice>)queue retain]", "incompatible"},
 		{"library.m", "no nil", "newLibraryWithSource:text options", "newLibraryWithSource:nil options", "null passed"},
 		{"library.m", "a wrong argument", "serializeToURL:url", "serializeToURL:path", "incompatible pointer"},
-		{"residency.m", "what macOS 14 has not", "if (@available(macOS 15.0, *))", "if (@available(macOS 14.0, *))", "only available on macOS 15.0"},
+		{"residency.m", "what macOS 14 has not", "if (@available(macOS 15.0, ", "if (@available(macOS 14.0, ", "only available on macOS 15.0"},
+		{"residency.m", "what iOS 17 has not", "if (@available(macOS 15.0, iOS 18.0, ", "if (@available(macOS 15.0, iOS 17.0, ", "only available on iOS 18.0"},
 		{"residency.m", "nothing, with the SDK of macOS 14", "#ifdef __MAC_15_0", "#ifdef __MAC_99_0", ""},
 	} {
 		source, err := os.ReadFile(c.file)
@@ -67,14 +88,18 @@ func TestStrict(t *testing.T) {
 		if err := os.WriteFile(file, []byte(strings.Replace(text, c.old, c.with, 1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := strict(t, file); (err == nil) != (c.want == "") || !strings.Contains(out, c.want) {
+		system := "darwin"
+		if strings.Contains(c.want, "iOS") {
+			system = "ios"
+		}
+		if out, err := strict(t, system, file); (err == nil) != (c.want == "") || !strings.Contains(out, c.want) {
 			t.Errorf("%s: %v, want %q\n%s", c.what, err, c.want, out)
 		}
 	}
 }
 
 // darwin holds every package of the module, and their dependencies, as in a build with cgo for
-// macOS.
+// macOS or iOS.
 type darwin struct {
 	fset  *token.FileSet
 	ours  []goPackage
@@ -88,16 +113,20 @@ type goPackage struct {
 	ImportMap                       map[string]string
 }
 
-// loadDarwin reads the module and the one in examples/darwinkit, and type-checks their
-// dependencies without Apple's tools. It does not check C.
-func loadDarwin(t *testing.T) *darwin {
+// loadDarwin reads modules for a system, and type-checks their dependencies without Apple's tools.
+// It does not check C.
+func loadDarwin(t *testing.T, system string, modules ...string) *darwin {
 	t.Helper()
 	d := &darwin{fset: token.NewFileSet(), known: map[string]*types.Package{}}
 	listed := map[string]bool{}
-	for _, dir := range []string{"../../..", "../../../examples/darwinkit"} {
-		cmd := exec.Command("go", "list", "-e", "-deps", "-json=ImportPath,Dir,GoFiles,CgoFiles,XTestGoFiles,ImportMap", "./...")
+	for _, dir := range modules {
+		args := []string{"list", "-e", "-deps", "-json=ImportPath,Dir,GoFiles,CgoFiles,XTestGoFiles,ImportMap", "./..."}
+		if dir == root {
+			args = append(args, "testing/fstest", "testing/iotest", "github.com/google/go-cmp/cmp") // only tests import these
+		}
+		cmd := exec.Command("go", args...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GOOS=darwin", "GOARCH=arm64", "CGO_ENABLED=1")
+		cmd.Env = append(os.Environ(), "GOOS="+system, "GOARCH=arm64", "CGO_ENABLED=1")
 		out, err := cmd.Output()
 		if err != nil {
 			t.Fatal(err)
@@ -149,7 +178,10 @@ func (d *darwin) types(p *goPackage, names []string, changed map[string]string, 
 	return made, faults
 }
 
-// check type-checks the packages, and the examples of package darwinkit.
+// tested are the packages whose tests run on a Mac.
+var tested = []string{"/darwinkit", "/replay", "/internal/e2e"}
+
+// check type-checks the packages, and the tests of those that are tested on a Mac.
 func (d *darwin) check(changed map[string]string) (seen []string, faults []error) {
 	done := maps.Clone(d.known)
 	for i := range d.ours {
@@ -157,11 +189,18 @@ func (d *darwin) check(changed map[string]string) (seen []string, faults []error
 		files := append(p.GoFiles, p.CgoFiles...)
 		made, f := d.types(p, files, changed, done, false)
 		done[p.ImportPath], faults = made, append(faults, f...)
-		if strings.HasSuffix(p.ImportPath, "/darwinkit") {
-			_, f := d.types(p, p.XTestGoFiles, changed, done, false)
-			files, faults = append(files, p.XTestGoFiles...), append(faults, f...)
-		}
 		for _, name := range files {
+			seen = append(seen, filepath.Join(p.Dir, name))
+		}
+	}
+	for i := range d.ours {
+		p := &d.ours[i]
+		if !slices.ContainsFunc(tested, func(end string) bool { return strings.HasSuffix(p.ImportPath, end) }) {
+			continue
+		}
+		_, f := d.types(p, p.XTestGoFiles, changed, done, false)
+		faults = append(faults, f...)
+		for _, name := range p.XTestGoFiles {
 			seen = append(seen, filepath.Join(p.Dir, name))
 		}
 	}
@@ -189,7 +228,7 @@ func (i imported) Import(path string) (*types.Package, error) {
 // TestDarwin type-checks the files that are compiled on macOS, and examples/darwinkit with
 // darwinkit itself. It also checks that modified copies have errors.
 func TestDarwin(t *testing.T) {
-	d := loadDarwin(t)
+	d := loadDarwin(t, "darwin", root, root+"/examples/darwinkit")
 	seen, faults := d.check(nil)
 	for _, err := range faults {
 		t.Error(err)
@@ -209,6 +248,7 @@ func TestDarwin(t *testing.T) {
 		},
 		border + "lipogram/choose.go": {{"c.logits.Bind(e, 0)", "c.logits.Bind(0, e)"}},
 		border + "example_test.go":    {{"darwinkit.Compute(buffer, ", "darwinkit.Compute("}},
+		"replay/metal_mac_test.go":    {{"metal.ErrNoMetal", "metal.ErrNoGPU"}},
 	} {
 		if !strings.Contains(strings.Join(seen, "\n"), file) {
 			t.Errorf("%s is not among the %d files", file, len(seen))
@@ -226,6 +266,20 @@ func TestDarwin(t *testing.T) {
 			if _, faults := d.check(map[string]string{file: text}); len(faults) == 0 {
 				t.Errorf("%s: with %s for %s all is well", file, c[1], c[0])
 			}
+		}
+	}
+}
+
+// TestIOS type-checks the files that are compiled on iOS.
+func TestIOS(t *testing.T) {
+	d := loadDarwin(t, "ios", root)
+	seen, faults := d.check(nil)
+	for _, err := range faults {
+		t.Error(err)
+	}
+	for _, file := range []string{"open_cgo.go", "shared_cgo.go"} {
+		if !strings.Contains(strings.Join(seen, "\n"), "internal/metal/driver/"+file) {
+			t.Errorf("%s is not among the %d files", file, len(seen))
 		}
 	}
 }

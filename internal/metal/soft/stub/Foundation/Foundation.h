@@ -14,13 +14,14 @@
 #define NS_ASSUME_NONNULL_END _Pragma("clang assume_nonnull end")
 #define NS_RETURNS_RETAINED __attribute__((ns_returns_retained))
 
-// The SDK of macOS 15 defines this macro.
+// The SDKs of macOS 15 and iOS 18 define this macro.
 #define __MAC_15_0 150000
 #ifdef __APPLE__
-#define API_AVAILABLE(platform) __attribute__((availability(API_SINCE_##platform)))
+#define API_AVAILABLE(mac, phone) __attribute__((availability(API_SINCE_##mac))) __attribute__((availability(API_SINCE_##phone)))
 #define API_SINCE_macos(version) macos, introduced = version
+#define API_SINCE_ios(version) ios, introduced = version
 #else
-#define API_AVAILABLE(platform)
+#define API_AVAILABLE(mac, phone)
 #endif
 
 typedef bool BOOL;

@@ -1,5 +1,8 @@
 // The part of Apple's IOKit that the Metal device uses, with Apple's declarations.
 #pragma once
+#ifdef __ENVIRONMENT_IPHONE_OS_VERSION_MIN_REQUIRED__
+#error "the SDK of iOS has no headers of IOKit"
+#endif
 #include <CoreFoundation/CoreFoundation.h>
 
 typedef unsigned int mach_port_t;

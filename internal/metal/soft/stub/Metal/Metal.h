@@ -120,7 +120,7 @@ typedef NS_ENUM(NSUInteger, MTLCounterSamplingPoint) {
 
 @protocol MTLDevice, MTLBuffer, MTLCommandBuffer, MTLFunction, MTLIndirectComputeCommand, MTLIndirectCommandBuffer;
 
-API_AVAILABLE(macos(15.0))
+API_AVAILABLE(macos(15.0), ios(18.0))
 @protocol MTLAllocation <NSObject>
 @property (readonly) NSUInteger allocatedSize;
 @end
@@ -306,13 +306,13 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 @property (readwrite, nonatomic) MTLCommandBufferErrorOption errorOptions;
 @end
 
-API_AVAILABLE(macos(15.0))
+API_AVAILABLE(macos(15.0), ios(18.0))
 @interface MTLResidencySetDescriptor : NSObject <NSCopying> SOFT_IVARS(NSString *_Nullable label; NSUInteger initialCapacity;)
 @property (nullable, copy, nonatomic) NSString *label;
 @property (readwrite, nonatomic) NSUInteger initialCapacity;
 @end
 
-API_AVAILABLE(macos(15.0))
+API_AVAILABLE(macos(15.0), ios(18.0))
 @protocol MTLResidencySet <NSObject>
 @property (readonly) uint64_t allocatedSize;
 @property (readonly) NSUInteger allocationCount;
@@ -328,8 +328,8 @@ API_AVAILABLE(macos(15.0))
 @protocol MTLCommandQueue <NSObject>
 @property (nullable, copy, atomic) NSString *label;
 @property (readonly) id<MTLDevice> device;
-- (void)addResidencySet:(id<MTLResidencySet>)residencySet API_AVAILABLE(macos(15.0));
-- (void)removeResidencySet:(id<MTLResidencySet>)residencySet API_AVAILABLE(macos(15.0));
+- (void)addResidencySet:(id<MTLResidencySet>)residencySet API_AVAILABLE(macos(15.0), ios(18.0));
+- (void)removeResidencySet:(id<MTLResidencySet>)residencySet API_AVAILABLE(macos(15.0), ios(18.0));
 - (nullable id<MTLCommandBuffer>)commandBuffer;
 - (nullable id<MTLCommandBuffer>)commandBufferWithDescriptor:(MTLCommandBufferDescriptor *)descriptor;
 - (nullable id<MTLCommandBuffer>)commandBufferWithUnretainedReferences;
@@ -369,7 +369,7 @@ API_AVAILABLE(macos(15.0))
 - (nullable id<MTLBinaryArchive>)newBinaryArchiveWithDescriptor:(MTLBinaryArchiveDescriptor *)descriptor
                                                           error:(NSError *_Nullable *_Nullable)error NS_RETURNS_RETAINED;
 - (nullable id<MTLResidencySet>)newResidencySetWithDescriptor:(MTLResidencySetDescriptor *)descriptor
-                                                        error:(NSError *_Nullable *_Nullable)error NS_RETURNS_RETAINED API_AVAILABLE(macos(15.0));
+                                                        error:(NSError *_Nullable *_Nullable)error NS_RETURNS_RETAINED API_AVAILABLE(macos(15.0), ios(18.0));
 - (void)sampleTimestamps:(MTLTimestamp *)cpuTimestamp gpuTimestamp:(MTLTimestamp *)gpuTimestamp;
 - (BOOL)supportsCounterSampling:(MTLCounterSamplingPoint)samplingPoint;
 @end
