@@ -135,7 +135,7 @@ softmetal-device: softmetal-vet
 	$(SOFTMETAL) test -timeout 20m -tags 'softmetal exhaustive' ./replay/metal/...
 
 softmetal-sessions: softmetal-vet
-	$(SOFTMETAL) test -timeout 20m -tags 'softmetal exhaustive' -run TestMetal . ./replay ./cmd/pianola
+	$(SOFTMETAL) test -timeout 20m -tags 'softmetal exhaustive' -run TestMetal . ./replay ./cmd/pianola ./internal/e2e
 
 metallib:
 	go run ./internal/metal/kernels/gen

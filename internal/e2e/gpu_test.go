@@ -28,6 +28,22 @@ var (
 // gpuModes are the modes of the NVIDIA device.
 var gpuModes = []pianola.Mode{pianola.ModeRecord, pianola.ModeResident, pianola.ModeEncode}
 
+// anyGPU returns the GPU of this machine, an NVIDIA GPU or an Apple GPU, and its modes. It skips the
+// test if there is none.
+func anyGPU(t *testing.T) (pianola.Device, []pianola.Mode) {
+	t.Helper()
+	if _, err := cuda.FindGPU("", 0); err == nil {
+		return pianola.DeviceCUDA, gpuModes
+	}
+	for _, s := range pianola.Devices() {
+		if s.Device == pianola.DeviceMetal && s.Available {
+			return s.Device, s.Modes
+		}
+	}
+	t.Skip("no GPU to run on")
+	return "", nil
+}
+
 // onGPU skips the test if there is no NVIDIA GPU.
 func onGPU(t *testing.T) {
 	t.Helper()
@@ -36,18 +52,16 @@ func onGPU(t *testing.T) {
 	}
 }
 
-// gpuModels returns models with their reference results and the required agreement.
-func gpuModels(t *testing.T) (models []struct {
+// gpuModel is a model with its reference results and the required agreement.
+type gpuModel struct {
 	path, golden string
 	limit        float64
-}) {
+}
+
+// gpuModels returns the models of TestGPUModels.
+func gpuModels(t *testing.T) (models []gpuModel) {
 	t.Helper()
-	add := func(path, golden string, limit float64) {
-		models = append(models, struct {
-			path, golden string
-			limit        float64
-		}{path, golden, limit})
-	}
+	add := func(path, golden string, limit float64) { models = append(models, gpuModel{path, golden, limit}) }
 	for _, pattern := range []string{"testdata/tiny/*", "testdata/variants/*"} {
 		dirs, err := filepath.Glob(pattern)
 		if err != nil || len(dirs) == 0 {
@@ -79,71 +93,73 @@ func gpuModels(t *testing.T) (models []struct {
 // TestGPUModels runs models on the GPU in every mode. The results must agree with the
 // references and with the CPU device. All modes and chain lengths must give the same bits.
 func TestGPUModels(t *testing.T) {
-	onGPU(t)
+	gpu, modes := anyGPU(t)
 	for _, md := range gpuModels(t) {
-		t.Run(md.path, func(t *testing.T) {
-			context := roomy(t, md.path)
-			host := open(t, md.path, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: context}})
-			ids := make([]int32, 40)
-			for i := range ids {
-				ids[i] = int32(i*37%(host.Config().Vocab-3) + 3)
+		t.Run(md.path, func(t *testing.T) { md.test(t, gpu, modes, 129) })
+	}
+}
+
+// test decodes n tokens in every mode and in chains of several lengths.
+func (md gpuModel) test(t *testing.T, gpu pianola.Device, modes []pianola.Mode, n int) {
+	context := roomy(t, md.path)
+	host := open(t, md.path, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: context}})
+	ids := make([]int32, 40)
+	for i := range ids {
+		ids[i] = int32(i*37%(host.Config().Vocab-3) + 3)
+	}
+	var logits []float32
+	var tokens []int32
+	for _, mode := range modes {
+		m, err := pianola.Open(t.Context(), testmodels.Path(t, md.path), pianola.Options{Device: gpu, Mode: mode, Table: pianola.TableOptions{Context: context}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if md.golden != "" {
+			for i, c := range readGolden(t, md.golden).Cases {
+				l, ids := greedy(t, m, 16, c.PromptIDs, len(c.GreedyIDs))
+				rel := agree(t, md.limit, l, ids, c.LastPromptLogits, c.GreedyIDs, c.Top2Gap)
+				t.Logf("%s: case %d: relative error %.1e", mode, i, rel)
 			}
-			const n = 129
-			var logits []float32
-			var tokens []int32
-			for _, mode := range gpuModes {
-				m, err := pianola.Open(t.Context(), testmodels.Path(t, md.path), pianola.Options{Device: "cuda", Mode: mode, Table: pianola.TableOptions{Context: context}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if md.golden != "" {
-					for i, c := range readGolden(t, md.golden).Cases {
-						l, ids := greedy(t, m, 16, c.PromptIDs, len(c.GreedyIDs))
-						rel := agree(t, md.limit, l, ids, c.LastPromptLogits, c.GreedyIDs, c.Top2Gap)
-						t.Logf("%s: case %d: relative error %.1e", mode, i, rel)
-					}
-				}
-				for _, chain := range []int{1, 16, 128} {
-					l, got := greedy(t, m, chain, ids, n)
-					if logits == nil {
-						logits, tokens = l, got
-					}
-					if !slices.Equal(l, logits) || !slices.Equal(got, tokens) {
-						t.Errorf("mode %s, chain %d: the results differ from mode %s", mode, chain, gpuModes[0])
-					}
-				}
-				if err := m.Close(); err != nil {
-					t.Error(err)
-				}
+		}
+		for _, chain := range []int{1, 16, 128} {
+			l, got := greedy(t, m, chain, ids, n)
+			if logits == nil {
+				logits, tokens = l, got
 			}
-			want, wantIDs := greedy(t, host, 128, ids, n)
-			quantised := strings.HasSuffix(md.path, ".gguf") && strings.Contains(md.path, "gopher") && !strings.Contains(md.path, "f16") && !strings.Contains(md.path, "bf16")
-			limit := 5e-3 // activations of a prompt are rounded to float16 on the GPU
-			if quantised {
-				limit = 7e-2 // and to 8 bits on the CPU
+			if !slices.Equal(l, logits) || !slices.Equal(got, tokens) {
+				t.Errorf("mode %s, chain %d: the results differ from mode %s", mode, chain, modes[0])
 			}
-			ref := make([]float64, len(want))
-			for i, v := range want {
-				ref[i] = float64(v)
-			}
-			if a := golden.Compare(limit, logits, nil, ref, nil, nil); a.Fault != nil {
-				t.Errorf("compared with the CPU: %v", a.Fault)
-			} else {
-				same := 0
-				for same < n && tokens[same] == wantIDs[same] {
-					same++
-				}
-				t.Logf("compared with the CPU: relative error %.1e, %d of %d tokens equal", a.Relative, same, n)
-			}
-		})
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	want, wantIDs := greedy(t, host, 128, ids, n)
+	quantised := strings.HasSuffix(md.path, ".gguf") && strings.Contains(md.path, "gopher") && !strings.Contains(md.path, "f16") && !strings.Contains(md.path, "bf16")
+	limit := 5e-3 // activations of a prompt are rounded to float16 on the GPU
+	if quantised {
+		limit = 7e-2 // and to 8 bits on the CPU
+	}
+	ref := make([]float64, len(want))
+	for i, v := range want {
+		ref[i] = float64(v)
+	}
+	if a := golden.Compare(limit, logits, nil, ref, nil, nil); a.Fault != nil {
+		t.Errorf("compared with the CPU: %v", a.Fault)
+	} else {
+		same := 0
+		for same < n && tokens[same] == wantIDs[same] {
+			same++
+		}
+		t.Logf("compared with the CPU: relative error %.1e, %d of %d tokens equal", a.Relative, same, n)
 	}
 }
 
 // TestGPUExact checks that prefill with Options.Exact is as precise as with two float16 terms.
 func TestGPUExact(t *testing.T) {
-	onGPU(t)
+	gpu, _ := anyGPU(t)
 	for _, path := range []string{"testdata/tiny/llama", "testdata/tiny/qwen3", "testdata/gopher"} {
-		m := open(t, path, pianola.Options{Device: "cuda", Table: pianola.TableOptions{Context: roomy(t, path), Exact: true}})
+		m := open(t, path, pianola.Options{Device: gpu, Table: pianola.TableOptions{Context: roomy(t, path), Exact: true}})
 		for _, c := range readGolden(t, filepath.Join(path, "golden.json")).Cases {
 			l, ids := greedy(t, m, 16, c.PromptIDs, len(c.GreedyIDs))
 			agree(t, 2e-3, l, ids, c.LastPromptLogits, c.GreedyIDs, c.Top2Gap)
@@ -153,11 +169,11 @@ func TestGPUExact(t *testing.T) {
 
 // TestGPURepeats checks that repeating a generation always gives the same output.
 func TestGPURepeats(t *testing.T) {
-	onGPU(t)
+	gpu, modes := anyGPU(t)
 	const path, n = "testdata/gopher-q8_0.gguf", 512
 	ids := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
-	for _, mode := range gpuModes {
-		m := open(t, path, pianola.Options{Device: "cuda", Mode: mode})
+	for _, mode := range modes {
+		m := open(t, path, pianola.Options{Device: gpu, Mode: mode})
 		var want []int32
 		for range *repeats {
 			_, got := greedy(t, m, 128, ids, n)
@@ -173,11 +189,15 @@ func TestGPURepeats(t *testing.T) {
 
 // TestGPUCancel checks that a chain of any length ends soon after it is cancelled.
 func TestGPUCancel(t *testing.T) {
-	onGPU(t)
-	const path, n, after, most = "testdata/gopher-q8_0.gguf", 1900, 40 * time.Millisecond, 25 * time.Millisecond
+	gpu, modes := anyGPU(t)
+	const path, n, after = "testdata/gopher-q8_0.gguf", 1900, 40 * time.Millisecond
+	most := 25 * time.Millisecond
+	if gpu == pianola.DeviceMetal {
+		most = 2 * pianola.DefaultChainTime // the command buffers in flight end first
+	}
 	ids := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
-	for _, mode := range gpuModes {
-		s := newSession(t, open(t, path, pianola.Options{Device: "cuda", Mode: mode}), pianola.SessionOptions{Chain: n, IgnoreStops: true})
+	for _, mode := range modes {
+		s := newSession(t, open(t, path, pianola.Options{Device: gpu, Mode: mode}), pianola.SessionOptions{Chain: n, IgnoreStops: true})
 		for range 3 {
 			if err := s.Reset(); err != nil {
 				t.Fatal(err)
@@ -205,23 +225,23 @@ func TestGPUCancel(t *testing.T) {
 // restores it. The tokens must equal those of caches with enough room from the start. The test
 // logs how long growing takes.
 func TestGPUGrowth(t *testing.T) {
-	onGPU(t)
+	gpu, modes := anyGPU(t)
 	for _, kind := range []pianola.Options{{}, {Table: pianola.TableOptions{KV: "q8_0"}}, {Table: pianola.TableOptions{KV: "q8_0", KVSinks: 4, KVWindow: 300}}} {
-		gpuGrowth(t, kind)
+		kind.Device = gpu
+		gpuGrowth(t, kind, modes)
 	}
 }
 
-func gpuGrowth(t *testing.T, kind pianola.Options) {
+func gpuGrowth(t *testing.T, kind pianola.Options, modes []pianola.Mode) {
 	const path, n = "testdata/gopher-q8_0.gguf", 1200
 	prompt := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
-	for _, mode := range gpuModes {
-		kind.Device, kind.Mode = "cuda", mode
+	for _, kind.Mode = range modes {
 		m := open(t, path, kind)
 		o := pianola.GenerateOptions{MaxTokens: n}
 		want := ids(t, newSession(t, m, pianola.SessionOptions{IgnoreStops: true, Reserve: 2048}), prompt, o)
 		s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true, Reserve: 1})
 		if got := ids(t, s, prompt, o); !slices.Equal(got, want) {
-			t.Errorf("mode %s: the output differs", mode)
+			t.Errorf("mode %s: the output differs", kind.Mode)
 		}
 		f, err := s.Fork()
 		if err != nil {
@@ -238,7 +258,7 @@ func gpuGrowth(t *testing.T, kind pianola.Options) {
 		o.MaxTokens = 100
 		a, again, restored := ids(t, s, prompt, o), ids(t, f, prompt, o), ids(t, r, prompt, o)
 		if !slices.Equal(a, again) || !slices.Equal(a, restored) {
-			t.Errorf("mode %s: %v, in the fork %v, restored %v", mode, a, again, restored)
+			t.Errorf("mode %s: %v, in the fork %v, restored %v", kind.Mode, a, again, restored)
 		}
 		if err := errors.Join(f.Close(), r.Close()); err != nil {
 			t.Error(err)
@@ -246,7 +266,7 @@ func gpuGrowth(t *testing.T, kind pianola.Options) {
 		for _, room := range []int{256, 512, 1024, 2048} {
 			start := time.Now()
 			g := newSession(t, m, pianola.SessionOptions{Reserve: room})
-			t.Logf("mode %s: a session with room for %d positions: %v", mode, room, time.Since(start))
+			t.Logf("mode %s: a session with room for %d positions: %v", kind.Mode, room, time.Since(start))
 			if err := g.Close(); err != nil {
 				t.Error(err)
 			}
@@ -257,7 +277,7 @@ func gpuGrowth(t *testing.T, kind pianola.Options) {
 // TestGPUKVKinds runs models with every kind of KV cache. The results must agree with the CPU
 // device, and all modes must give the same bits.
 func TestGPUKVKinds(t *testing.T) {
-	onGPU(t)
+	gpu, modes := anyGPU(t)
 	for _, path := range []string{"testdata/gopher", "testdata/tiny/qwen3", "testdata/tiny/mistral"} {
 		for _, o := range []pianola.Options{{Table: pianola.TableOptions{KV: "q8_0"}}, {Table: pianola.TableOptions{KV: "q8_0", NoFuse: true}}, {Table: pianola.TableOptions{KVSinks: 4, KVWindow: 60}}, {Table: pianola.TableOptions{KV: "q8_0", KVSinks: 4, KVWindow: 60}}} {
 			o.Device = "cpu"
@@ -273,8 +293,8 @@ func TestGPUKVKinds(t *testing.T) {
 			}
 			var first []float32
 			var tokens []int32
-			o.Device = "cuda"
-			for _, o.Mode = range gpuModes {
+			o.Device = gpu
+			for _, o.Mode = range modes {
 				logits, got := greedy(t, open(t, path, o), 16, ids, 100)
 				if first == nil {
 					first, tokens = logits, got
@@ -286,7 +306,7 @@ func TestGPUKVKinds(t *testing.T) {
 					}
 				}
 				if !slices.Equal(logits, first) || !slices.Equal(got, tokens) {
-					t.Errorf("%s, %+v: the results differ from mode %s", path, o, gpuModes[0])
+					t.Errorf("%s, %+v: the results differ from mode %s", path, o, modes[0])
 				}
 			}
 		}
