@@ -7,6 +7,7 @@
 #   sizes       no Go file is long, and the tracked files are not heavy
 #   vet         go vet finds nothing, with and without the exhaustive tests
 #   lint        staticcheck finds nothing
+#   scripts     shellcheck and actionlint find nothing; needs shellcheck
 #   ranks       packages import only packages of lower rank
 #   generated   generated files are what the generators write; needs clang 19
 #   api-check   the public API is the one in api/
@@ -22,6 +23,8 @@
 # fuzz        fuzzes every target, FUZZTIME each
 #
 # metallib    compiles the GPU kernels for embedding; needs a Mac with Xcode
+# mac-report  runs the tests and benchmarks of a Mac, and writes build/mac-report.md, a file
+#             to attach to an issue; MACREPORT has flags of internal/macreport
 # golden      rewrites the golden files of the tests
 # goldens-bundle  fills build/goldens with what transformers needs to make the reference
 #             results of the small models; the target prints the commands to run there
@@ -37,10 +40,10 @@ FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
 TOOL = $$(go -C internal/tools tool -n $(1))
 
-.PHONY: check test race stress exhaustive sizes test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit metallib golden goldens-bundle gen api fuzz bench bench-peer peer-quantize fmt vet lint ranks generated api-check cross
+.PHONY: check test race stress exhaustive sizes test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit metallib golden goldens-bundle gen api fuzz bench bench-peer peer-quantize fmt vet lint scripts mac-report ranks generated api-check cross
 
 # make -j2 check runs two targets at a time: many are single-threaded.
-check: fmt sizes vet lint ranks api-check softmetal exhaustive cross generated test-arm64 darwinkit
+check: fmt sizes vet lint scripts ranks api-check softmetal exhaustive cross generated test-arm64 darwinkit
 
 fmt:
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
@@ -60,6 +63,11 @@ vet:
 
 lint:
 	$(call TOOL,staticcheck) ./...
+
+scripts:
+	@command -v shellcheck >/dev/null || { echo "scripts: shellcheck is missing (Debian package shellcheck)"; exit 1; }
+	shellcheck .ci/run $$(git ls-files '*.sh')
+	$(call TOOL,actionlint) .github/workflows/*.yml
 
 ranks:
 	go test -count=1 -run 'TestRanks' .
@@ -132,13 +140,16 @@ softmetal-vet:
 	$(SOFTMETAL) vet -tags softmetal ./...
 
 softmetal-device: softmetal-vet
-	$(SOFTMETAL) test -timeout 20m -tags 'softmetal exhaustive' ./replay/metal/...
+	$(SOFTMETAL) test -timeout 20m -tags 'softmetal exhaustive' ./replay/metal/... ./internal/metal/pipelines
 
 softmetal-sessions: softmetal-vet
 	$(SOFTMETAL) test -timeout 20m -tags 'softmetal exhaustive' -run TestMetal . ./replay ./cmd/pianola ./internal/e2e
 
 metallib:
 	go run ./internal/metal/kernels/gen
+
+mac-report:
+	go run ./internal/macreport $(MACREPORT)
 
 darwinkit:
 	@test -n "$$(ls /usr/include/ffi.h /usr/include/*/ffi.h 2>/dev/null)" || { echo "darwinkit: missing Debian package: libffi-dev"; exit 1; }

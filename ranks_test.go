@@ -22,7 +22,7 @@ var ranks = map[string]int{
 	"":                  9,
 	"internal/apicheck": 0, "internal/apicheck/cmd": 1,
 	"bench": 10, "internal/conform": 10, "internal/e2e": 10,
-	"cmd/pianola": 11, "bench/peer": 11, "examples/service": 11, "examples/c": 11,
+	"cmd/pianola": 11, "bench/peer": 11, "examples/service": 11, "examples/c": 11, "internal/metal/pipelines": 10, "internal/macreport": 1,
 }
 
 // TestRanks checks the imports of every package, for every supported operating system.

@@ -21,6 +21,22 @@ func Embedded() (*metal.Kernels, error) { return embedded() }
 
 var embedded = sync.OnceValues(fit)
 
+// With returns the kernels with the compiled library of a directory in place of the embedded one.
+// The library is missing if it was compiled from other sources.
+func With(folder fs.FS) (*metal.Kernels, error) {
+	k, err := Embedded()
+	if err != nil {
+		return nil, err
+	}
+	text, err := k.Source()
+	if err != nil {
+		return nil, err
+	}
+	own := *k
+	own.Data, own.Shared = compiled(folder, text), new(metal.Libraries)
+	return &own, nil
+}
+
 func fit() (*metal.Kernels, error) {
 	m, err := shaders.Made()
 	if err != nil {

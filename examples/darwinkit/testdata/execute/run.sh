@@ -19,7 +19,8 @@ flock 9
 rm -rf "$work"
 mkdir -p "$work"
 kit=$work/darwinkit
-gcc=$(dirname "$(ls -d /usr/lib/gcc/*/*/libobjc.so | tail -1)")
+libraries=(/usr/lib/gcc/*/*/libobjc.so)
+gcc=$(dirname "${libraries[-1]}")
 flags="-I$work/include -idirafter $gcc/include -Wno-everything -fblocks"
 for d in dispatch kernel objc objc/ffi macos/{corefoundation,iosurface,coregraphics,coremedia,foundation,metal}; do
 	mkdir -p "$kit/$d"

@@ -27,7 +27,8 @@ for f in objc/objc bench/bench bench/bench_test; do mv $f.go.txt $f.go; done
 for f in objc/objc bench/encoder; do mv $f.m.txt $f.m; done
 echo '#include <ffi.h>' >include/ffi/ffi.h
 printf 'module github.com/progrium/darwinkit\n\ngo 1.26\n' >go.mod
-gcc=$(dirname "$(ls -d /usr/lib/gcc/*/*/libobjc.so | tail -1)")
+libraries=(/usr/lib/gcc/*/*/libobjc.so)
+gcc=$(dirname "${libraries[-1]}")
 export CGO_ENABLED=1 CC=clang-19 CGO_LDFLAGS="-L$gcc -lobjc"
 export CGO_CFLAGS="-O2 -I$work/include -idirafter $gcc/include -Wno-everything"
 go test "$@" ./bench

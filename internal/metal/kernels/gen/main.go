@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +19,7 @@ import (
 func main() {
 	out := flag.String("o", "internal/metal/kernels/metallib", "the folder to write to")
 	flag.Parse()
-	if err := compile(*out); err != nil {
+	if err := compile(*out, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "metallib:", err)
 		os.Exit(1)
 	}
@@ -27,8 +28,9 @@ func main() {
 // needs is part of the error if Apple's compiler is missing.
 const needs = "this needs a Mac with Xcode and its Metal toolchain (xcodebuild -downloadComponent MetalToolchain)"
 
-// compile writes the library and the description of its source.
-func compile(folder string) error {
+// compile writes the library and the description of its source. It writes what the compiler says to
+// said.
+func compile(folder string, said io.Writer) error {
 	k, err := kernels.Embedded()
 	if err != nil {
 		return err
@@ -52,7 +54,11 @@ func compile(folder string) error {
 	}
 	// The device compiles sources at run time with the same options. Fast math needs no option,
 	// since it is the compiler's default.
-	if _, err := metal("-std=metal3.1", "-mmacosx-version-min="+strings.TrimPrefix(kernels.Floor, "macos")+".0", "-O2", "-o", library, text); err != nil {
+	warnings, err := metal("-std=metal3.1", "-mmacosx-version-min="+strings.TrimPrefix(kernels.Floor, "macos")+".0", "-O2", "-o", library, text)
+	if err != nil {
+		return err
+	}
+	if _, err := io.WriteString(said, warnings); err != nil {
 		return err
 	}
 	made, err := os.ReadFile(library)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -19,7 +20,7 @@ func TestCompile(t *testing.T) {
 	bin, out := t.TempDir(), t.TempDir()
 	t.Setenv("PATH", bin+":/usr/bin:/bin")
 	if runtime.GOOS == "linux" {
-		if err := compile(out); err == nil || !strings.Contains(err.Error(), needs) {
+		if err := compile(out, io.Discard); err == nil || !strings.Contains(err.Error(), needs) {
 			t.Errorf("without xcrun: %v", err)
 		}
 	}
@@ -29,7 +30,7 @@ func TestCompile(t *testing.T) {
 		}
 	}
 	write("echo cannot find metal; exit 72\n")
-	if err := compile(out); err == nil || !strings.Contains(err.Error(), "cannot find metal") || !strings.Contains(err.Error(), needs) {
+	if err := compile(out, io.Discard); err == nil || !strings.Contains(err.Error(), "cannot find metal") || !strings.Contains(err.Error(), needs) {
 		t.Errorf("without the toolchain: %v", err)
 	}
 	if files, err := os.ReadDir(out); err != nil || len(files) != 0 {
@@ -38,10 +39,12 @@ func TestCompile(t *testing.T) {
 	write(`test "$1 $2 $3" = "-sdk macosx metal" || exit 1
 if [ "$4" = --version ]; then echo Metal 1; echo more; exit; fi
 test "$4 $5 $6 $7" = "-std=metal3.1 -mmacosx-version-min=14.0 -O2 -o" || exit 2
+echo a warning
 { printf MTLB; cat "$9"; } >"$8"
 `)
-	if err := compile(out); err != nil {
-		t.Fatal(err)
+	var said strings.Builder
+	if err := compile(out, &said); err != nil || said.String() != "a warning\n" {
+		t.Fatalf("%v, the compiler says %q", err, &said)
 	}
 	library, err := os.ReadFile(filepath.Join(out, kernels.Floor+".metallib"))
 	if err != nil {
