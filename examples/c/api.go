@@ -1,7 +1,7 @@
 package main
 
 /*
-#cgo CFLAGS: -O2 -std=c11 -Wall -Wextra -Werror
+#cgo CFLAGS: -O2 -std=c11
 #include "call.h"
 
 // The C compiler compares the functions that Go exports with their declarations in pianola.h. Go
@@ -16,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"runtime/cgo"
 	"strings"
 	"unicode/utf8"
@@ -194,20 +193,6 @@ func pianola_close_session(of C.pianola_session) C.int {
 	})
 }
 
-//export pianola_generate
-func pianola_generate(of C.pianola_session, prompt *C.const_char, length C.size_t, r *C.const_request, f C.pianola_callback, user unsafe.Pointer) C.int {
-	return stream(of, "prompt", prompt, length, r, f, user, func(ctx context.Context, s *session, prompt string, o pianola.GenerateOptions) (iter.Seq2[pianola.Token, error], error) {
-		return s.Generate(ctx, prompt, o), nil
-	})
-}
-
-//export pianola_chat
-func pianola_chat(of C.pianola_session, message *C.const_char, length C.size_t, r *C.const_request, f C.pianola_callback, user unsafe.Pointer) C.int {
-	return stream(of, "message", message, length, r, f, user, func(ctx context.Context, s *session, message string, o pianola.GenerateOptions) (iter.Seq2[pianola.Token, error], error) {
-		return s.answer(ctx, message, o)
-	})
-}
-
 //export pianola_chat_template
 func pianola_chat_template(of C.pianola_session, source *C.const_char, length C.size_t) C.int {
 	return guard(func() error {
@@ -226,15 +211,18 @@ func pianola_chat_template(of C.pianola_session, source *C.const_char, length C.
 // errStopped ends a generation whose callback has returned another value than 0.
 var errStopped = errors.New("stopped by the callback")
 
-// stream passes the tokens that start returns to a callback.
-func stream(of C.pianola_session, what string, input *C.const_char, length C.size_t, r *C.const_request, f C.pianola_callback, user unsafe.Pointer,
-	start func(context.Context, *session, string, pianola.GenerateOptions) (iter.Seq2[pianola.Token, error], error)) C.int {
+//export call_stream
+func call_stream(of C.pianola_session, chat C.int, input *C.const_char, length C.size_t, r *C.const_request, f C.pianola_callback, user C.uintptr_t) C.int {
 	return guard(func() error {
 		s, err := lookup[*session](uint64(of.id))
 		if err != nil {
 			return err
 		}
-		prompt, err := bytes(what, input, length)
+		what, start := "prompt", s.generate
+		if chat != 0 {
+			what, start = "message", s.answer
+		}
+		text, err := bytes(what, input, length)
 		if err != nil {
 			return err
 		}
@@ -250,7 +238,7 @@ func stream(of C.pianola_session, what string, input *C.const_char, length C.siz
 			return err
 		}
 		defer s.end()
-		tokens, err := start(ctx, s, prompt, o)
+		tokens, err := start(ctx, text, o)
 		if err != nil {
 			return err
 		}

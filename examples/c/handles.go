@@ -93,6 +93,11 @@ func (s *session) interrupt() {
 	}
 }
 
+// generate returns the tokens that continue the context and a prompt.
+func (s *session) generate(ctx context.Context, prompt string, o pianola.GenerateOptions) (iter.Seq2[pianola.Token, error], error) {
+	return s.Generate(ctx, prompt, o), nil
+}
+
 // answer returns the tokens of the next turn of the session's conversation.
 func (s *session) answer(ctx context.Context, message string, o pianola.GenerateOptions) (iter.Seq2[pianola.Token, error], error) {
 	if s.chat == nil {

@@ -68,6 +68,7 @@ func TestC(t *testing.T) {
 			if _, err := exec.LookPath(c.compiler); err != nil {
 				t.Skipf("%s is not installed; it compiles the programs in C", c.compiler)
 			}
+			command(t, nil, c.compiler, flags("-fsyntax-only", "call.c")...)
 			generate, check := filepath.Join(dir, c.name+"-generate"), filepath.Join(dir, c.name+"-check")
 			command(t, nil, c.compiler, flags(append(c.flags, "-o", generate, "generate/main.c", library, "-lpthread", "-lm")...)...)
 			command(t, nil, c.compiler, flags(append(c.flags, "-o", check, "testdata/check.c", library, "-lpthread", "-lm")...)...)

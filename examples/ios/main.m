@@ -9,7 +9,11 @@
 @end
 
 @interface App : UIResponder <UIApplicationDelegate>
-@property (strong, nonatomic) UIWindow *window;
+@end
+
+// Info.plist names this class.
+@interface Scene : UIResponder <UIWindowSceneDelegate>
+@property (nullable, strong, nonatomic) UIWindow *window;
 @end
 
 // show receives each token on the work queue, and passes its text to the main queue.
@@ -113,18 +117,20 @@ static int show(void *user, const pianola_token *token) {
 @end
 
 @implementation App
+@end
 
-- (BOOL)application:(UIApplication *)application didFinishLaunchingWithOptions:(NSDictionary *)options {
-    (void)application, (void)options;
-    self.window = [[UIWindow alloc] initWithFrame:UIScreen.mainScreen.bounds];
+@implementation Scene
+
+- (void)scene:(UIScene *)scene willConnectToSession:(UISceneSession *)session options:(UISceneConnectionOptions *)options {
+    (void)session, (void)options;
+    self.window = [[UIWindow alloc] initWithWindowScene:(UIWindowScene *)scene];
     self.window.rootViewController = [Screen new];
     [self.window makeKeyAndVisible];
-    return YES;
 }
 
 // iOS lets no app in the background use the GPU: a submission then fails, and with it the device.
-- (void)applicationWillResignActive:(UIApplication *)application {
-    (void)application;
+- (void)sceneWillResignActive:(UIScene *)scene {
+    (void)scene;
     [(Screen *)self.window.rootViewController stop];
 }
 

@@ -73,12 +73,17 @@ typedef NS_ENUM(NSInteger, UIButtonType) { UIButtonTypeCustom = 0, UIButtonTypeS
 - (void)viewDidLoad;
 @end
 
-@interface UIScreen : NSObject
-@property (class, nonatomic, readonly) UIScreen *mainScreen;
-@property (nonatomic, readonly) CGRect bounds;
+@interface UISceneSession : NSObject
+@end
+@interface UISceneConnectionOptions : NSObject
+@end
+@interface UIScene : UIResponder
+@end
+@interface UIWindowScene : UIScene
 @end
 
 @interface UIWindow : UIView
+- (instancetype)initWithWindowScene:(UIWindowScene *)windowScene;
 @property (nullable, nonatomic, strong) UIViewController *rootViewController;
 - (void)makeKeyAndVisible;
 @end
@@ -87,6 +92,19 @@ typedef NS_ENUM(NSInteger, UIButtonType) { UIButtonTypeCustom = 0, UIButtonTypeS
 @end
 
 @protocol UIApplicationDelegate <NSObject>
+@end
+
+@protocol UISceneDelegate <NSObject>
+@optional
+- (void)scene:(UIScene *)scene
+    willConnectToSession:(UISceneSession *)session
+                 options:(UISceneConnectionOptions *)connectionOptions;
+- (void)sceneWillResignActive:(UIScene *)scene;
+@end
+
+@protocol UIWindowSceneDelegate <UISceneDelegate>
+@optional
+@property (nullable, nonatomic, strong) UIWindow *window;
 @end
 
 extern int UIApplicationMain(int argc, char *_Nullable *_Nonnull argv, NSString *_Nullable principalClassName,
