@@ -51,7 +51,7 @@ func TestReport(t *testing.T) {
 	dir := t.TempDir()
 	o := options{dir: dir, library: dir, device: "cpu", limit: 10 * time.Minute}
 	only := exhaustive.Pick(
-		[]string{"machine", "system", "gpu", "power", "xcode", "compiler", "go", "metallib", "devices", "gopher-decode-encode", "gopher-prefill-64", "gopher-profile"},
+		[]string{"machine", "system", "gpu", "power", "xcode", "compiler", "go", "metallib", "devices", "gopher-decode-encode", "gopher-prefill-64", "gopher-cost", "gopher-profile"},
 		[]string{"machine", "system", "gpu", "power", "xcode", "compiler", "go", "metallib"})
 	out := filepath.Join(dir, "sub", "report.md")
 	err := run(t.Context(), &o, out, only)
@@ -74,7 +74,7 @@ func TestReport(t *testing.T) {
 		t.Error("the step's own file is wrong")
 	}
 	if exhaustive.On {
-		for _, want := range []string{"cpu  ", "decode", "layer.*.ffn.down", "us per prompt of 512 tokens"} {
+		for _, want := range []string{"cpu  ", "decode", "layer.*.ffn.down", "us per prompt of 512 tokens", "a token after 16"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("the report has no %q", want)
 			}
@@ -120,6 +120,29 @@ func TestSteps(t *testing.T) {
 	}
 	if _, err := choose(o.steps(), []string{"piano"}); err == nil || !strings.Contains(err.Error(), "piano") {
 		t.Error(err)
+	}
+}
+
+// TestPredict predicts for the chip that the list of devices names.
+func TestPredict(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the program is a shell script")
+	}
+	o := options{device: "metal"}
+	exe := filepath.Join(t.TempDir(), "pianola")
+	for limits, want := range map[string]string{
+		"20 cores, buffers of 4096 MiB, chip m4-pro; memory 8 GiB":                   "cost a.gguf -d 16 --chip m4-pro\n",
+		"chip m5-max (the GPU is not known, the data are those of m5-max); memory 1": "cost a.gguf -d 16 --chip m5-max\n",
+		"no data": "",
+	} {
+		script := "#!/bin/sh\nif [ \"$1\" = devices ]; then echo 'cpu     chip cpu'; echo 'metal   Apple M; " + limits + "'; exit; fi\necho \"$@\"\n"
+		if err := os.WriteFile(exe, []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		s := step{args: o.predict(exe, "a.gguf", "-d", "16"), limit: time.Minute}
+		if got := s.run(t.Context(), nil); got.output != want && want != "" || (got.fault == "") != (want != "") {
+			t.Errorf("%s: %+v", limits, got)
+		}
 	}
 }
 

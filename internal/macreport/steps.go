@@ -77,6 +77,8 @@ func (o *options) steps() []step {
 		}
 		steps = append(steps,
 			step{name: name + "-depth", about: "Decoding after 1,000 tokens.", args: on("bench", "-d", "1000", "-p", "0", "-n", "64"), needs: needs, limit: slow},
+			step{name: name + "-cost", about: "The cost model's prediction of a token after 16.", args: o.predict(exe, path, "-d", "16"), needs: needs, limit: quick},
+			step{name: name + "-cost-prefill", about: "The cost model's prediction of a prompt of 512 tokens.", args: o.predict(exe, path, "--prefill", "512"), needs: needs, limit: quick},
 			step{name: name + "-profile", about: "The profile of decoding, by label.", args: on("profile", "--by-label", "-n", "32"), needs: needs, limit: slow},
 			step{name: name + "-profile-prefill", about: "The profile of a prompt of 512 tokens, by label.", args: on("profile", "--by-label", "--prefill", "512"), needs: needs, limit: slow})
 	}
@@ -89,6 +91,16 @@ func (o *options) steps() []step {
 		measured(name, path, name)
 	}
 	return steps
+}
+
+// predict returns a command that runs "pianola cost" for the chip of this machine, which "pianola
+// devices" names.
+func (o *options) predict(exe, path string, args ...string) []string {
+	if o.device != "metal" {
+		return append([]string{exe, "cost", path, "--chip", o.device}, args...)
+	}
+	const script = `chip=$("$0" devices | sed -n 's/^metal .*chip \([a-z0-9-]*\).*/\1/p'); exec "$0" cost "$@" --chip "${chip:?is not named by pianola devices}"`
+	return append([]string{"sh", "-c", script, exe, path}, args...)
 }
 
 // choose returns the steps in only, and those that they need. A name stands for all steps whose
