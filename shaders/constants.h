@@ -18,7 +18,7 @@ constant uint QK_NORM [[function_constant(PIANOLA_FC_QK_NORM)]]; // 1 if Q and K
 constant uint FACTORS [[function_constant(PIANOLA_FC_FACTORS)]]; // 1 if frequencies are divided by factors
 constant uint SPLIT [[function_constant(PIANOLA_FC_SPLIT)]]; // 1 if threadgroups split the positions of a row
 constant uint WINDOWED [[function_constant(PIANOLA_FC_WINDOWED)]]; // 1 if attention is limited to a window
-constant uint OUTPUT [[function_constant(PIANOLA_FC_OUTPUT)]]; // whether the product is stored or added
+constant uint OUTPUT [[function_constant(PIANOLA_FC_OUTPUT)]]; // what becomes of the product
 constant uint PARTS [[function_constant(PIANOLA_FC_PARTS)]]; // 1 if the logits are the results of argmax_part
 constant uint STAGE1 [[function_constant(PIANOLA_FC_STAGE1)]]; // the sampler's first stage after the penalties
 constant uint STAGE2 [[function_constant(PIANOLA_FC_STAGE2)]]; // the sampler's second stage after the penalties

@@ -82,12 +82,15 @@
 #define PIANOLA_INPUT_SILU_MUL 1
 #define PIANOLA_INPUT_NORM 2
 #define PIANOLA_INPUT_MERGE 3
+#define PIANOLA_INPUT_SCALED 4
 #define PIANOLA_WEIGHTS_ROWS 0
 #define PIANOLA_WEIGHTS_TILED16 1
 #define PIANOLA_LAYOUT_HALF 0
 #define PIANOLA_LAYOUT_INTERLEAVED 1
 #define PIANOLA_OUTPUT_STORE 0
 #define PIANOLA_OUTPUT_ADD 1
+#define PIANOLA_OUTPUT_GATED 2
+#define PIANOLA_OUTPUT_ADD_SCALED 3
 #define PIANOLA_STAGE1_NONE 0
 #define PIANOLA_STAGE1_TEMPERATURE 1
 #define PIANOLA_STAGE1_TOP_K 2
@@ -252,7 +255,7 @@ typedef struct pianola_add_params {
 } pianola_add_params;
 PIANOLA_ASSERT_SIZE(pianola_add_params, 8);
 
-// y[r] = W · input[r] (+ b) for one row or a few; with output == add, the product is added to y[r]. With input == merge there is a single row, and the input is merged from the attention splits that have at least one position.
+// y[r] = W · input[r] (+ b) for one row or a few; with output == add, the product is added to y[r]. With input == merge there is a single row, and the input is merged from the attention splits that have at least one position. With output == add_scaled, scaled[r] becomes y[r] * next, and squares[r] the sum of the squares of y[r] over the rows of W of each threadgroup. With input == scaled, x and x2 are such a scaled and squares.
 typedef struct pianola_gemv_params {
     uint32_t in; // columns of W
     uint32_t out; // rows of W
@@ -260,12 +263,12 @@ typedef struct pianola_gemv_params {
     uint32_t y_stride; // elements from one row of y to the next
     uint32_t group; // rows of W that a threadgroup computes
     uint32_t row_group; // rows of x that a threadgroup computes
-    float eps; // added to the mean square if the input is norm
+    float eps; // added to the mean square if the input is norm or scaled
     uint32_t ahead; // bytes of threadgroup memory per SIMD group for prefetched weights, a multiple of 16; 0 means weights are loaded to registers
     uint32_t stage; // columns of the input in threadgroup memory at a time, a multiple of 256; 0 means 2048
     uint32_t heads; // Q heads; this and the following parameters are used if the input is merge
     uint32_t head_dim; // elements of a head
-    uint32_t splits; // attention splits
+    uint32_t splits; // attention splits; if the input is scaled, partial sums of squares
     uint32_t span; // smallest number of positions of a split
     uint32_t window; // visible positions; 0 means all
 } pianola_gemv_params;
@@ -279,12 +282,12 @@ typedef struct pianola_gemm_params {
     uint32_t y_stride; // elements from one row of y to the next
     uint32_t group; // rows of W that a threadgroup computes
     uint32_t row_group; // rows of x that a threadgroup computes
-    float eps; // added to the mean square if the input is norm
+    float eps; // added to the mean square if the input is norm or scaled
     uint32_t ahead; // bytes of threadgroup memory per SIMD group for prefetched weights, a multiple of 16; 0 means weights are loaded to registers
     uint32_t stage; // columns of the input in threadgroup memory at a time, a multiple of 256; 0 means 2048
     uint32_t heads; // Q heads; this and the following parameters are used if the input is merge
     uint32_t head_dim; // elements of a head
-    uint32_t splits; // attention splits
+    uint32_t splits; // attention splits; if the input is scaled, partial sums of squares
     uint32_t span; // smallest number of positions of a split
     uint32_t window; // visible positions; 0 means all
 } pianola_gemm_params;

@@ -313,7 +313,7 @@ func (v *validator) command(i int, p *Program) {
 	if !v.patch(i, c, k) {
 		return
 	}
-	if int(c.Bindings) != len(k.Bindings) {
+	if n := int(c.Bindings); n > len(k.Bindings) || n < needed(k, env) {
 		v.add(i, "%d bindings, kernel %s has %d", c.Bindings, k.Name, len(k.Bindings))
 		return
 	}
@@ -403,6 +403,16 @@ func (v *validator) grid(i int, c *Cmd, env *Env) {
 	if _, err := env.WorkerBytes(); err != nil {
 		v.add(i, "%v", err)
 	}
+}
+
+// needed returns the number of bindings without those at the end that the command's constants exclude.
+// A roll lacks bindings that its kernel did not have when the roll was made.
+func needed(k *decl.Kernel, env *Env) int {
+	n := len(k.Bindings)
+	for n > 0 && !k.Bindings[n-1].Present(env) {
+		n--
+	}
+	return n
 }
 
 func (v *validator) bindings(i int, c *Cmd, env *Env) {

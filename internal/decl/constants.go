@@ -9,8 +9,8 @@ import (
 // Names of the values of specialisation constants.
 var (
 	actValues    = []string{"f32", "q8", "f16", "f16x2"}
-	inputValues  = []string{"plain", "silu_mul", "norm", "merge"}
-	outputValues = []string{"store", "add"}
+	inputValues  = []string{"plain", "silu_mul", "norm", "merge", "scaled"}
+	outputValues = []string{"store", "add", "gated", "add_scaled"}
 	layoutValues = []string{"half", "interleaved"}
 	matrixValues = []string{"rows", "tiled16"} // dtype.Layout
 	stageValues  = []string{"none", "temperature", "top_k", "top_p", "min_p"}
@@ -33,9 +33,16 @@ const (
 	InputSiLUMul = 1 // the input is f(x) * x2, where the constant activation selects f
 	InputNorm    = 2 // the input is rmsnorm(x) * x2
 	InputMerge   = 3 // the input is the merge of the attention splits x and x2, as attn_merge computes it
+	// The input is rmsnorm(r) * n, where x is r * n and x2 holds partial sums of the squares of r: the
+	// norm's factor multiplies the sums of the product.
+	InputScaled = 4
 
 	OutputStore = 0 // y is the product
 	OutputAdd   = 1 // the product is added to y
+	OutputGated = 2 // y is f(gate) * up, where the constant activation selects f, gate is the first half of the product, and up the second
+	// The product is added to y; y * next and the sums of the squares of y are stored too, from which
+	// a product with InputScaled computes the norm of y.
+	OutputAddScaled = 3
 
 	LayoutHalf        = 0 // RoPE rotates pairs (i, i + half)
 	LayoutInterleaved = 1 // RoPE rotates pairs (2i, 2i + 1)
@@ -111,7 +118,7 @@ var (
 	constFactors = Constant{Name: "factors", Flag: true, Doc: "1 if frequencies are divided by factors"}
 	constSplit   = Constant{Name: "split", Flag: true, Doc: "1 if threadgroups split the positions of a row"}
 	constWindow  = Constant{Name: "windowed", Flag: true, Doc: "1 if attention is limited to a window"}
-	constOutput  = Constant{Name: "output", Values: outputValues, Doc: "whether the product is stored or added"}
+	constOutput  = Constant{Name: "output", Values: outputValues, Doc: "what becomes of the product"}
 	constParts   = Constant{Name: "parts", Flag: true, Doc: "1 if the logits are the results of argmax_part"}
 	constStage1  = Constant{Name: "stage1", Values: stageValues, Doc: "the sampler's first stage after the penalties"}
 	constStage2  = Constant{Name: "stage2", Values: stageValues, Doc: "the sampler's second stage after the penalties"}

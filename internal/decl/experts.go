@@ -71,7 +71,7 @@ var expertSum = Kernel{
 	Name:    "expert_sum",
 	Doc:     "out[r] = the sum of weights[r, i] * x[r, i], added in the order of i. With output == add, the sum is added to out[r].",
 	Grid:    [3]string{"rows", "1", "1"},
-	Require: []string{"n >= 1", "used >= 1"},
+	Require: []string{"n >= 1", "used >= 1", "output == store || output == add"},
 	Bindings: []Binding{
 		{Name: "x", Role: Read, Shape: "[rows, used, n]", Elem: F32, Extent: "4*rows*used*n"},
 		{Name: "weights", Role: Read, Shape: "[rows, used]", Elem: F32, Extent: "4*rows*used"},

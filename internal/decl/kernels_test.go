@@ -315,7 +315,7 @@ func TestConstantValues(t *testing.T) {
 		want string
 	}{
 		{constBias, 1, ""}, {constBias, 2, "bias is 2, not 0 or 1"},
-		{constInput, 3, ""}, {constInput, 4, "input is 4, not one of plain, silu_mul, norm, merge"},
+		{constInput, 4, ""}, {constInput, 5, "input is 5, not one of plain, silu_mul, norm, merge, scaled"},
 		{constWType, 1, ""}, {constWType, 0, "weight type 0 is unknown"}, {constWType, 256 + 1, "weight type 257 is unknown"},
 		{constHeadDim, 1 << 31, ""},
 	} {

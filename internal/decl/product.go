@@ -1,5 +1,7 @@
 package decl
 
+import "strings"
+
 // embed declares the embedding look-up.
 var embed = Kernel{
 	Name:    "embed",
@@ -46,7 +48,24 @@ var gemv = matmul(Kernel{
 	},
 	TGMem: gemvTGMem,
 	Order: gemvOrder,
-})
+}).scaling()
+
+// scaling adds the operands of output == add_scaled to gemv.
+func (k Kernel) scaling() Kernel {
+	const is = "output == add_scaled"
+	k.Doc += " With output == add_scaled, scaled[r] becomes y[r] * next, and squares[r] the sum of the squares of y[r] over the rows of W of each threadgroup. With input == scaled, x and x2 are such a scaled and squares."
+	k.Bindings = append(k.Bindings,
+		Binding{Name: "next", Role: Read, Shape: "[out]", Elem: F32, Extent: "4*out", If: is, Doc: "weights of the norm that follows"},
+		Binding{Name: "scaled", Role: Write, Shape: "[rows, out]", Elem: F32, Extent: "4*((rows-1)*y_stride + out)", If: is, Doc: "rows y_stride apart"},
+		Binding{Name: "squares", Role: Write, Shape: "[rows, threadgroups]", Elem: F32, Extent: squaresExtent("ceildiv(out,group)"), If: is, Doc: "rows begin at multiples of 4 elements"},
+	)
+	return k
+}
+
+// squaresExtent returns the extent of n partial sums of the squares of each row.
+func squaresExtent(n string) string {
+	return strings.ReplaceAll("4*((rows-1)*4*ceildiv(N,4) + N)", "N", n)
+}
 
 // gemm declares the product for a chunk of rows. The bits of a row depend neither on the other rows nor
 // on their number.
@@ -59,23 +78,29 @@ var gemm = matmul(Kernel{
 	Chunk:   true,
 })
 
+// productWidth is the width of y.
+const productWidth = "(output == gated ? out/2 : out)"
+
 // matmul completes the declaration of gemv or gemm, which have the same arguments. gemv is optimised
 // for one row, gemm for a chunk, for which it reads each weight once.
 func matmul(k Kernel) Kernel {
 	k.Grid = [3]string{"ceildiv(out,group)", "ceildiv(rows,row_group)", "1"}
 	k.Require = append([]string{
-		"in >= 1", "out >= 1", "group >= 1", "row_group >= 1", "in <= x_stride", "out <= y_stride",
+		"in >= 1", "out >= 1", "group >= 1", "row_group >= 1", "in <= x_stride", "output == gated || out <= y_stride", "output != gated || out/2 <= y_stride",
 		"weights == rows || group % 8 == 0", "weights == rows || act == q8", "act == f32 || act == q8",
 		"stage % 256 == 0", "ahead % 16 == 0", "ahead <= 65536",
 		"activation == silu || activation == gelu_tanh",
+		"input != scaled && output != gated && output != add_scaled || act == f32 && weights == rows",
+		"input != scaled || splits >= 1", "output != gated || input != silu_mul && out % 2 == 0 && group % 2 == 0",
 	}, k.Require...)
 	k.Bindings = []Binding{
 		{Name: "x", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*((rows-1)*x_stride + (input == merge ? in*splits : in))", Doc: "rows x_stride apart; with input == merge, [heads, splits, head_dim]"},
-		{Name: "x2", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*(input == norm ? in : input == merge ? 2*heads*splits : (rows-1)*x_stride + in)", If: "input != plain",
-			Doc: "with input == silu_mul, the factor of the activation of x, rows x_stride apart; with norm, [in] weights of the norm of x; with merge, [heads, splits, 2]: largest score and sum of weights"},
+		{Name: "x2", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*(input == norm ? in : input == merge ? 2*heads*splits : input == scaled ? (rows-1)*4*ceildiv(splits,4) + splits : (rows-1)*x_stride + in)", If: "input != plain",
+			Doc: "with input == silu_mul, the factor of the activation of x, rows x_stride apart; with norm, [in] weights of the norm of x; with merge, [heads, splits, 2]: largest score and sum of weights; with scaled, [rows, splits] partial sums of squares, rows at multiples of 4 elements"},
 		{Name: "w", Role: Read, Shape: "[out, in]", Elem: WeightType, Extent: "mat(weights,wtype,out,in)", Doc: "in the layout weights"},
 		{Name: "b", Role: Read, Shape: "[out]", Elem: F32, Extent: "4*out", If: "bias"},
-		{Name: "y", Role: Write, Shape: "[rows, out]", Elem: F32, Extent: "4*((rows-1)*y_stride + out)", ReadIf: "output == add", Doc: "rows y_stride apart; also read if output == add"},
+		{Name: "y", Role: Write, Shape: "[rows, out]", Elem: F32, Extent: "4*((rows-1)*y_stride + " + productWidth + ")", ReadIf: "output == add || output == add_scaled",
+			Doc: "rows y_stride apart; with output == gated, [rows, out/2]; also read if output == add or add_scaled"},
 	}
 	k.Params = []Field{
 		{"in", U32, "columns of W"},
@@ -84,12 +109,12 @@ func matmul(k Kernel) Kernel {
 		{"y_stride", U32, "elements from one row of y to the next"},
 		{"group", U32, "rows of W that a threadgroup computes"},
 		{"row_group", U32, "rows of x that a threadgroup computes"},
-		{"eps", F32, "added to the mean square if the input is norm"},
+		{"eps", F32, "added to the mean square if the input is norm or scaled"},
 		{"ahead", U32, "bytes of threadgroup memory per SIMD group for prefetched weights, a multiple of 16; 0 means weights are loaded to registers"},
 		{"stage", U32, "columns of the input in threadgroup memory at a time, a multiple of 256; 0 means 2048"},
 		{"heads", U32, "Q heads; this and the following parameters are used if the input is merge"},
 		{"head_dim", U32, "elements of a head"},
-		{"splits", U32, "attention splits"},
+		{"splits", U32, "attention splits; if the input is scaled, partial sums of squares"},
 		{"span", U32, "smallest number of positions of a split"},
 		{"window", U32, "visible positions; 0 means all"},
 	}
@@ -97,8 +122,8 @@ func matmul(k Kernel) Kernel {
 	k.Optional = []string{"ahead", "stage", "heads", "head_dim", "splits", "span", "window", "kv_len", "behind", "activation"}
 	// The worker holds the input of every row, as float32 or as int8 with one scale per block,
 	// which is never larger, rounded up to 64 bytes. If the product is added, it also holds
-	// 256 elements of the product.
-	k.Worker = "rows*(4*in + 64 + (output == add ? 1024 : 0))"
+	// 256 elements of the product, and if it is gated, 256 of gate and of up.
+	k.Worker = "rows*(4*in + 64 + (output == store ? 0 : output == gated ? 2048 : 1024))"
 	return k
 }
 

@@ -234,11 +234,14 @@ func (p AddParams) Put(c *table.Cmd) {
 
 // Bindings of gemv.
 const (
-	GEMVBindX  = 0 // r, [rows, in] float32, rows x_stride apart; with input == merge, [heads, splits, head_dim]
-	GEMVBindX2 = 1 // r, [rows, in] float32, with input == silu_mul, the factor of the activation of x, rows x_stride apart; with norm, [in] weights of the norm of x; with merge, [heads, splits, 2]: largest score and sum of weights
-	GEMVBindW  = 2 // r, [out, in] wtype, in the layout weights
-	GEMVBindB  = 3 // r, [out] float32
-	GEMVBindY  = 4 // w, [rows, out] float32, rows y_stride apart; also read if output == add
+	GEMVBindX       = 0 // r, [rows, in] float32, rows x_stride apart; with input == merge, [heads, splits, head_dim]
+	GEMVBindX2      = 1 // r, [rows, in] float32, with input == silu_mul, the factor of the activation of x, rows x_stride apart; with norm, [in] weights of the norm of x; with merge, [heads, splits, 2]: largest score and sum of weights; with scaled, [rows, splits] partial sums of squares, rows at multiples of 4 elements
+	GEMVBindW       = 2 // r, [out, in] wtype, in the layout weights
+	GEMVBindB       = 3 // r, [out] float32
+	GEMVBindY       = 4 // w, [rows, out] float32, rows y_stride apart; with output == gated, [rows, out/2]; also read if output == add or add_scaled
+	GEMVBindNext    = 5 // r, [out] float32, weights of the norm that follows
+	GEMVBindScaled  = 6 // w, [rows, out] float32, rows y_stride apart
+	GEMVBindSquares = 7 // w, [rows, threadgroups] float32, rows begin at multiples of 4 elements
 )
 
 // Specialisation constants of gemv.
@@ -248,7 +251,7 @@ const (
 	GEMVSpecInput      = 2 // selects how the input is computed
 	GEMVSpecBias       = 3 // 1 if a bias is added
 	GEMVSpecWeights    = 4 // layout of the weights, a dtype.Layout
-	GEMVSpecOutput     = 5 // whether the product is stored or added
+	GEMVSpecOutput     = 5 // what becomes of the product
 	GEMVSpecActivation = 6 // the activation function
 )
 
@@ -260,12 +263,12 @@ type GEMVParams struct {
 	YStride  uint32  // elements from one row of y to the next
 	Group    uint32  // rows of W that a threadgroup computes
 	RowGroup uint32  // rows of x that a threadgroup computes
-	Eps      float32 // added to the mean square if the input is norm
+	Eps      float32 // added to the mean square if the input is norm or scaled
 	Ahead    uint32  // bytes of threadgroup memory per SIMD group for prefetched weights, a multiple of 16; 0 means weights are loaded to registers
 	Stage    uint32  // columns of the input in threadgroup memory at a time, a multiple of 256; 0 means 2048
 	Heads    uint32  // Q heads; this and the following parameters are used if the input is merge
 	HeadDim  uint32  // elements of a head
-	Splits   uint32  // attention splits
+	Splits   uint32  // attention splits; if the input is scaled, partial sums of squares
 	Span     uint32  // smallest number of positions of a split
 	Window   uint32  // visible positions; 0 means all
 }
@@ -312,10 +315,10 @@ func (p GEMVParams) Put(c *table.Cmd) {
 // Bindings of gemm.
 const (
 	GEMMBindX  = 0 // r, [rows, in] float32, rows x_stride apart; with input == merge, [heads, splits, head_dim]
-	GEMMBindX2 = 1 // r, [rows, in] float32, with input == silu_mul, the factor of the activation of x, rows x_stride apart; with norm, [in] weights of the norm of x; with merge, [heads, splits, 2]: largest score and sum of weights
+	GEMMBindX2 = 1 // r, [rows, in] float32, with input == silu_mul, the factor of the activation of x, rows x_stride apart; with norm, [in] weights of the norm of x; with merge, [heads, splits, 2]: largest score and sum of weights; with scaled, [rows, splits] partial sums of squares, rows at multiples of 4 elements
 	GEMMBindW  = 2 // r, [out, in] wtype, in the layout weights
 	GEMMBindB  = 3 // r, [out] float32
-	GEMMBindY  = 4 // w, [rows, out] float32, rows y_stride apart; also read if output == add
+	GEMMBindY  = 4 // w, [rows, out] float32, rows y_stride apart; with output == gated, [rows, out/2]; also read if output == add or add_scaled
 )
 
 // Specialisation constants of gemm.
@@ -325,7 +328,7 @@ const (
 	GEMMSpecInput      = 2 // selects how the input is computed
 	GEMMSpecBias       = 3 // 1 if a bias is added
 	GEMMSpecWeights    = 4 // layout of the weights, a dtype.Layout
-	GEMMSpecOutput     = 5 // whether the product is stored or added
+	GEMMSpecOutput     = 5 // what becomes of the product
 	GEMMSpecActivation = 6 // the activation function
 )
 
@@ -337,12 +340,12 @@ type GEMMParams struct {
 	YStride  uint32  // elements from one row of y to the next
 	Group    uint32  // rows of W that a threadgroup computes
 	RowGroup uint32  // rows of x that a threadgroup computes
-	Eps      float32 // added to the mean square if the input is norm
+	Eps      float32 // added to the mean square if the input is norm or scaled
 	Ahead    uint32  // bytes of threadgroup memory per SIMD group for prefetched weights, a multiple of 16; 0 means weights are loaded to registers
 	Stage    uint32  // columns of the input in threadgroup memory at a time, a multiple of 256; 0 means 2048
 	Heads    uint32  // Q heads; this and the following parameters are used if the input is merge
 	HeadDim  uint32  // elements of a head
-	Splits   uint32  // attention splits
+	Splits   uint32  // attention splits; if the input is scaled, partial sums of squares
 	Span     uint32  // smallest number of positions of a split
 	Window   uint32  // visible positions; 0 means all
 }
@@ -1407,7 +1410,7 @@ const (
 
 // Specialisation constants of expert_sum.
 const (
-	ExpertSumSpecOutput = 0 // whether the product is stored or added
+	ExpertSumSpecOutput = 0 // what becomes of the product
 )
 
 // ExpertSumParams are the parameters of expert_sum.

@@ -17,14 +17,15 @@ const inputChunk = 256
 // weight once.
 type matmul struct {
 	ops   *ops
-	float floatFunc   // for activations in float32
-	rows  rowsFunc    // for quantised activations
-	tiled tiledFunc   // for quantised activations and tiled weights; rows is then nil
-	quant bool        // activations are quantised
-	mins  bool        // the sums of the activations are needed
-	norm  bool        // the input is rmsnorm(x) * x2 instead of gated(x, x2)
-	add   bool        // add the product to y instead of storing it
-	eps   float32     // of the norm
+	float floatFunc // for activations in float32
+	rows  rowsFunc  // for quantised activations
+	tiled tiledFunc // for quantised activations and tiled weights; rows is then nil
+	quant bool      // activations are quantised
+	mins  bool      // the sums of the activations are needed
+	norm  bool      // the input is rmsnorm(x) * x2 instead of gated(x, x2)
+	add   bool      // add the product to y instead of storing it
+	eps   float32   // of the norm
+	end   productEnd
 	merge *splitMerge // the input is merged from attention splits with values x and states x2; else nil
 	gated func(dst, gate, up []float32)
 
@@ -54,9 +55,10 @@ func newMatmul(b *binder, p kernels.GEMVParams) (kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	k.add, k.eps = b.spec(kernels.GEMVSpecOutput) == decl.OutputAdd, p.Eps
+	k.eps = p.Eps
 	k.x, k.w, k.y = b.f32(kernels.GEMVBindX), b.weights(kernels.GEMVBindW, kernels.GEMVSpecWType), b.f32(kernels.GEMVBindY)
-	if input := b.spec(kernels.GEMVSpecInput); input != decl.InputPlain {
+	k.bindEnd(b, int(p.Splits))
+	if input := b.spec(kernels.GEMVSpecInput); input != decl.InputPlain && input != decl.InputScaled {
 		k.x2, k.norm, k.gated = b.f32(kernels.GEMVBindX2), input == decl.InputNorm, b.gated(kernels.GEMVSpecActivation)
 		if input == decl.InputMerge {
 			b.need(p.HeadDim > 0 && uint64(p.Heads)*uint64(p.HeadDim) == uint64(p.In), "%d columns are not %d heads of %d", p.In, p.Heads, p.HeadDim)
@@ -226,6 +228,10 @@ const partBytes = 256 << 10
 func (k *matmul) block(w *worker, all, lo, hi int) {
 	first, last := lo*k.group, min(hi*k.group, k.out)
 	to := k.y[w.from*k.yStride:]
+	if k.end.gated != nil {
+		k.gate(w, all, first/2, last/2)
+		return
+	}
 	if !k.add {
 		k.product(w, k.w, k.b, first, last, to[first:], k.yStride)
 		return
@@ -238,6 +244,9 @@ func (k *matmul) block(w *worker, all, lo, hi int) {
 		for r := range w.rows {
 			k.ops.addTo(to[r*k.yStride+o:][:end-o], y[r*addPiece:][:end-o])
 		}
+	}
+	if k.end.next != nil {
+		k.scale(w, lo, hi)
 	}
 }
 
@@ -255,6 +264,15 @@ func (k *matmul) product(w *worker, matrix []byte, bias []float32, first, last i
 		k.runTiled(w, matrix, first, last, y, stride)
 	default:
 		k.runRows(w, matrix, first, last, y, stride)
+	}
+	if k.end.sums != nil {
+		for r := range w.rows {
+			factor := k.end.factor(w.from+r, k.in, k.eps)
+			y := y[r*stride:][:last-first]
+			for i := range y {
+				y[i] *= factor
+			}
+		}
 	}
 	if bias == nil {
 		return
