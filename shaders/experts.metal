@@ -1,5 +1,5 @@
 // Experts: selection, products and their sum.
-#include "gemv.h"
+#include "gemv_apple.h"
 
 // better_expert returns the expert with the larger logit; among equal logits, the first. .x is
 // the logit, .y the expert. Lanes without an expert pass the lowest logit.
@@ -114,6 +114,13 @@ kernel void expert_gemv(
 #undef PIANOLA_CASE
         return;
     }
+#if defined(PIANOLA_ROWS_APPLE) && PIANOLA_ROWS_APPLE == 1
+    if (ACT == PIANOLA_ACT_F32 && WEIGHTS == PIANOLA_WEIGHTS_ROWS) {
+        const uint stage = p.stage != 0 ? p.stage : PIANOLA_STAGE;
+        const product_end end = {false, false, false, b, y, y, 0, 0};
+        rows_apple(a, end, WTYPE_FAMILY, step, s, stage, tg, group.x, lane, simd, simds);
+    }
+#else
     if (ACT == PIANOLA_ACT_F32 && WEIGHTS == PIANOLA_WEIGHTS_ROWS) {
         const uint stage = p.stage != 0 ? p.stage : PIANOLA_STAGE;
         if (is_float(WTYPE) && p.in % 8 == 0 && p.in <= stage) {
@@ -136,6 +143,7 @@ kernel void expert_gemv(
         }
 #undef PIANOLA_CASE
     }
+#endif
 }
 
 // A threadgroup processes one row.

@@ -1,5 +1,6 @@
 // Products of a matrix and one row, or a few rows; see gemv.h.
 #include "gemv.h"
+#include "gemv_apple.h"
 
 // reads ahead: w
 [[max_total_threads_per_threadgroup(256)]]
@@ -9,6 +10,9 @@ kernel void gemv(
         device const uchar *w            [[buffer(2)]],
         device const float *b            [[buffer(3)]],
         device float *y                  [[buffer(4)]],
+        device const float *next         [[buffer(5)]],
+        device float *scaled             [[buffer(6)]],
+        device float *squares            [[buffer(7)]],
         constant pianola_gemv_params &p  [[buffer(8)]],
         constant pianola_second &s       [[buffer(9)]],
         device pianola_step *step        [[buffer(10)]],
@@ -20,6 +24,16 @@ kernel void gemv(
     product a = {x, x2, w, b, y, p.in, p.out, p.x_stride, p.y_stride, p.group, group.y * p.row_group, (group.y + 1) * p.row_group,
                        INPUT == PIANOLA_INPUT_SILU_MUL, BIAS != 0, ACTIVATION, INPUT == PIANOLA_INPUT_NORM, OUTPUT == PIANOLA_OUTPUT_ADD, p.eps, INPUT == PIANOLA_INPUT_MERGE,
                  {x, x2, p.heads, p.head_dim, p.splits, p.span, p.window, 0, 0}, 0.0f, WTYPE};
+#ifdef PIANOLA_ROWS_APPLE
+    if (ACT == PIANOLA_ACT_F32 && WEIGHTS == PIANOLA_WEIGHTS_ROWS && (PIANOLA_ROWS_APPLE == 1 || INPUT == PIANOLA_INPUT_SCALED || OUTPUT > PIANOLA_OUTPUT_ADD)) {
+        a.add = OUTPUT == PIANOLA_OUTPUT_ADD || OUTPUT == PIANOLA_OUTPUT_ADD_SCALED;
+        const product_end end = {INPUT == PIANOLA_INPUT_SCALED, OUTPUT == PIANOLA_OUTPUT_GATED, OUTPUT == PIANOLA_OUTPUT_ADD_SCALED, next, scaled, squares,
+                                 sums_row((p.out + p.group - 1) / p.group), p.splits};
+        const uint stage = p.stage != 0 ? p.stage : PIANOLA_STAGE;
+        rows_apple(a, end, WTYPE_FAMILY, step, s, stage, tg, group.x, lane, simd, simds);
+        return;
+    }
+#endif
     if (ACT == PIANOLA_ACT_Q8 && WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: gemv_steps<PIANOLA_WTYPE_##type>(a, p.ahead, step, s, tg, group.x, lane, simd, simds); break;
@@ -30,6 +44,7 @@ kernel void gemv(
 #undef PIANOLA_CASE
         return;
     }
+#ifdef PIANOLA_ROWS_OTHER
     if (ACT == PIANOLA_ACT_F32 && WEIGHTS == PIANOLA_WEIGHTS_ROWS) {
         // Unaligned rows of W, or a row of x that does not fit in threadgroup memory.
         const uint stage = p.stage != 0 ? p.stage : PIANOLA_STAGE;
@@ -53,4 +68,5 @@ kernel void gemv(
         }
 #undef PIANOLA_CASE
     }
+#endif
 }

@@ -112,6 +112,7 @@ type productOf struct {
 	norm     bool // only gemv has norm and add
 	bias     bool
 	add      bool
+	apple    appleProduct
 	merge    attention // attention whose splits the input is merged from; only for gemv with one row
 	scale    float64
 }
@@ -119,7 +120,11 @@ type productOf struct {
 // command returns the command with the given group size, and the product in float64.
 func (p *productOf) command(r *rand.Rand) (command, []float64) {
 	m := newMatrix(r, p.t, p.out, p.in)
-	xs, ys := p.in+pick(r, 0, 0, 4, 3), p.out+pick(r, 0, 5)
+	width := p.out
+	if p.apple.gated {
+		width /= 2
+	}
+	xs, ys := p.in+pick(r, 0, 0, 4, 3), width+pick(r, 0, 5)
 	n := (p.rows-1)*xs + p.in
 	x, x2, b := normal(r, n, p.scale), normal(r, n, 1), normal(r, p.out, 1)
 	input := uint32(decl.InputPlain)
@@ -138,22 +143,32 @@ func (p *productOf) command(r *rand.Rand) (command, []float64) {
 		n := p.merge.kvHeads * p.merge.splits
 		x, x2 = parts[:n*p.merge.headDim], parts[n*p.merge.headDim:]
 	}
-	y := make([]float32, (p.rows-1)*ys+p.out)
+	splits := p.merge.splits
+	if p.apple.sums > 0 {
+		input, splits = decl.InputScaled, p.apple.sums
+		x2 = squaresOf(r, p.rows, splits, p.scale)
+	}
+	y := make([]float32, (p.rows-1)*ys+width)
 	if p.add {
 		y = normal(r, len(y), p.scale)
 	}
 	c := command{
-		kernel: p.kernel,
-		specs:  []uint32{uint32(p.t), p.act, input, one(p.bias), uint32(p.layout), one(p.add), one(p.gelu)},
+		kernel: p.kernel, apple: p.apple != appleProduct{},
+		specs: []uint32{uint32(p.t), p.act, input, one(p.bias), uint32(p.layout), p.output(), one(p.gelu)},
 		params: kernels.GEMVParams{
 			In: uint32(p.in), Out: uint32(p.out), XStride: uint32(xs), YStride: uint32(ys), Group: uint32(p.group), RowGroup: uint32(p.rowGroup),
-			Eps: 1e-6, Ahead: p.ahead, Heads: uint32(p.merge.kvHeads), HeadDim: uint32(p.merge.headDim), Splits: uint32(p.merge.splits), Span: uint32(p.merge.span),
+			Eps: 1e-6, Ahead: p.ahead, Heads: uint32(p.merge.kvHeads), HeadDim: uint32(p.merge.headDim), Splits: uint32(splits), Span: uint32(p.merge.span),
 			Window: uint32(p.merge.window),
 		},
 		second: pianolaSecond{kvLen: uint32(p.merge.kvLen), rows: uint32(p.rows)},
 		input: map[string][]byte{
 			"x": f32(x), "x2": f32(x2), "w": m.bytes(p.layout), "b": f32(b), "y": f32(y),
 		},
+	}
+	if p.apple.addScaled {
+		c.input["next"] = f32(normal(r, p.out, 1))
+	} else {
+		c.absent = append(c.absent, "next", "scaled", "squares")
 	}
 	if input == decl.InputPlain {
 		c.absent = append(c.absent, "x2")
@@ -172,7 +187,14 @@ func (p *productOf) command(r *rand.Rand) (command, []float64) {
 		for _, v := range x[row*xs:][:p.in] {
 			squares += float64(v) * float64(v)
 		}
+		if input == decl.InputScaled {
+			squares = 0
+			for _, v := range x2[row*((splits+3)/4*4):][:splits] {
+				squares += float64(v)
+			}
+		}
 		norm := 1 / math.Sqrt(squares/float64(p.in)+1e-6)
+		sums := make([]float64, p.out)
 		for o := range p.out {
 			var sum float64
 			for i := range p.in {
@@ -185,10 +207,19 @@ func (p *productOf) command(r *rand.Rand) (command, []float64) {
 				}
 				sum += float64(m.elements[o*p.in+i]) * v
 			}
+			if input == decl.InputScaled {
+				sum *= norm
+			}
 			if p.bias {
 				sum += float64(b[o])
 			}
-			want[row*ys+o] += sum
+			sums[o] = sum
+		}
+		for o := range width {
+			if p.apple.gated {
+				sums[o] = gatedOf(one(p.gelu), sums[o]) * sums[width+o]
+			}
+			want[row*ys+o] += sums[o]
 		}
 	}
 	return c, want
@@ -209,8 +240,10 @@ func (p *productOf) check(t *testing.T, e *emu.Program, seed uint64, threads int
 	r := rand.New(rand.NewPCG(seed, uint64(p.t)))
 	c, want := p.command(r)
 	k, _ := decl.Lookup(p.kernel)
-	// The CPU device requires groups of whole strips.
-	onCPU := c.withGroup((p.group + 15) / 16 * 16)
+	onCPU := c
+	if p.layout == dtype.Tiled16 { // the CPU device requires groups of whole strips
+		onCPU = c.withGroup((p.group + 15) / 16 * 16)
+	}
 	tab, slots := onCPU.tableOf(t)
 	contents := onCPU.contents(t, tab, slots, r)
 	cpu := onCPU.onCPU(t, tab, slots, contents)
@@ -220,7 +253,7 @@ func (p *productOf) check(t *testing.T, e *emu.Program, seed uint64, threads int
 		got := c.emulated(t, e, tab, contents, launch{threads: threads, order: o, seed: seed})
 		if first == nil {
 			first = got
-			if err := compare(k, got, cpu, map[string]tolerance{"y": {p.out, device, false}}); err != nil {
+			if err := compare(k, got, cpu, map[string]tolerance{"y": {p.out, device, false}, "scaled": {p.out, device, false}, "squares": {1 << 20, 4 * device, false}}); err != nil {
 				t.Fatalf("seed %d, %d threads, %+v: beside the CPU device: %v", seed, threads, *p, err)
 			}
 			if err := near(floats(got.bindings[kernels.GEMVBindY]), want, len(want), exact); err != nil {

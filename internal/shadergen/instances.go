@@ -65,6 +65,16 @@ func families(list ...dtype.Type) sets {
 	return out
 }
 
+// below makes the entries of all assignments serve only the values of a constant that are below n, a
+// power of two. It does not fix the constant and is not in the entries' names.
+func (s sets) below(name string, n uint32) sets {
+	var out sets
+	for _, set := range s {
+		out = append(out, append(slices.Clip(set), shaders.Fixed{Name: name, Value: 0, Mask: ^(n - 1)}))
+	}
+	return out
+}
+
 // mlx are MLX's affine types.
 var mlx = families(dtype.MLX2, dtype.MLX3, dtype.MLX4, dtype.MLX5, dtype.MLX6, dtype.MLX8)
 
@@ -92,7 +102,8 @@ var tiled = append(fix("wtype", quantised...), mlx...).and("act", decl.ActQ8).an
 var rows = slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows))
 
 var instances = []compiled{
-	{kernel: "gemv", fixed: append(rows, tiled...)},
+	// Only Apple's GPUs scale inputs, and gate or scale outputs.
+	{kernel: "gemv", fixed: append(slices.Clone(rows), tiled...).below("input", decl.InputScaled).below("output", decl.OutputGated)},
 	{kernel: "gemm", fixed: append(rows, tiled...)},
 	{kernel: "expert_gemv", fixed: append(slices.Clone(rows), tiled...)},
 	{kernel: "gemm_halves", fixed: append(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16, decl.ActF16x2).and("weights", uint32(dtype.Rows)),
@@ -125,6 +136,9 @@ func entries(name string) ([]shaders.Entry, error) {
 		for _, f := range fixed {
 			if !slices.ContainsFunc(constants, func(c decl.Constant) bool { return c.Name == f.Name }) {
 				return nil, fmt.Errorf("instances of kernel %s: it has no constant %s", name, f.Name)
+			}
+			if f.Value == 0 && f.Mask != 0 {
+				continue
 			}
 			parts = append(parts, fmt.Sprintf("%s%d", f.Name, f.Value))
 		}
