@@ -87,6 +87,14 @@ type Chip struct {
 	// rows are divided evenly among GEMVWave threadgroups for each core.
 	GEMVRows int `json:"gemv_rows"`
 	GEMVWave int `json:"gemv_wave"`
+	// GEMVLimit is the largest number of output rows of a threadgroup. If it is not 0, the number
+	// is chosen so that the cores, which run GEMVWave threadgroups each, request the fewest
+	// bytes; it depends on the matrix.
+	GEMVLimit int `json:"gemv_limit"`
+	// MergeLimit is the largest number of bytes of attention splits that the threadgroups of
+	// a product may request. If they would request more, merging the splits is a command of its
+	// own. If it is 0, there is no limit.
+	MergeLimit int `json:"merge_limit"`
 	// GEMVStage is the divisor of ThreadgroupMemory that gives the bytes in which a
 	// gemv threadgroup stages a float32 input. If it is 0, the input is not staged.
 	GEMVStage int `json:"gemv_stage"`
@@ -156,6 +164,8 @@ type Fuse struct {
 	ProductAdd   bool `json:"product_add"`   // a product and the residual addition after it
 	NormProduct  bool `json:"norm_product"`  // a norm and each product that reads it
 	MergeProduct bool `json:"merge_product"` // merging attention splits and the product after it
+	Gated        bool `json:"gated"`         // the gate and up product that GateUp produces, and the activation
+	Scaled       bool `json:"scaled"`        // a norm, in parts with the product before it and those after it
 }
 
 //go:embed data/*.json
@@ -300,6 +310,7 @@ const (
 	maxHeads  = 1 << 16
 	maxWave   = 1 << 10
 	maxStage  = 1 << 10
+	maxMerge  = 1 << 30
 	maxShare  = 32
 	maxFew    = 32 // rows of gemm_few
 	maxAhead  = 1 << 16
@@ -382,6 +393,8 @@ func (c *Chip) checkNumbers() error {
 		{name: "cores", v: c.Cores, lo: minCores, hi: maxCores, any: true},
 		{name: "gemv_rows", v: c.GEMVRows, lo: 1, hi: maxRows},
 		{name: "gemv_wave", v: c.GEMVWave, lo: 1, hi: maxWave, zero: true, any: true},
+		{name: "gemv_limit", v: c.GEMVLimit, lo: c.GEMVRows, hi: maxRows, zero: true, any: true},
+		{name: "merge_limit", v: c.MergeLimit, lo: 1, hi: maxMerge, zero: true, any: true},
 		{name: "gemv_stage", v: c.GEMVStage, lo: 1, hi: maxStage, zero: true},
 		{name: "gemm_rows", v: c.GEMMRows, lo: 1, hi: maxRows},
 		{name: "gemm_unit", v: c.GEMMUnit, lo: 1, hi: c.GEMMRows, zero: true},
@@ -414,6 +427,8 @@ func (c *Chip) checkProducts() error {
 		return fmt.Errorf("gemm_unit and gemm_tile_rows: %d and %d, want both 0 or neither", c.GEMMUnit, c.GEMMTileRows)
 	case c.GEMMUnit != 0 && (c.GEMMUnit%c.SIMDWidth != 0 || c.GEMMRows > c.MaxThreads):
 		return fmt.Errorf("gemm_unit: %d rows of %d are not whole SIMD groups of %d threads within %d", c.GEMMUnit, c.GEMMRows, c.SIMDWidth, c.MaxThreads)
+	case c.GEMVLimit > 0 && c.GEMVWave == 0:
+		return errors.New("gemv_limit: needs gemv_wave")
 	case c.ActQ8Rows && !c.ActQ8:
 		return errors.New("act_q8_rows: needs act_q8")
 	case c.Fuse.SiLUDownChunk && !c.Fuse.SiLUDown:
@@ -520,6 +535,10 @@ func (c *Chip) Fingerprint() [32]byte {
 			bit = 1
 		}
 		b = append(b, bit)
+	}
+	if c.GEMVLimit > 0 || c.MergeLimit > 0 || f.Gated || f.Scaled {
+		// Chips without these fields keep the fingerprints of their rolls.
+		b = fmt.Appendf(b, "%d %d %t %t", c.GEMVLimit, c.MergeLimit, f.Gated, f.Scaled)
 	}
 	return sha256.Sum256(b)
 }

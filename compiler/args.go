@@ -86,7 +86,7 @@ func (o operand) String() string {
 
 // describeInput describes the operation that a product applies to its input.
 func describeInput(input, activation uint32) string {
-	name := map[uint32]string{decl.InputSiLUMul: " silu_mul", decl.InputNorm: " norm", decl.InputMerge: " merge"}[input]
+	name := map[uint32]string{decl.InputSiLUMul: " silu_mul", decl.InputNorm: " norm", decl.InputMerge: " merge", decl.InputScaled: " scaled"}[input]
 	return name + describeActivation(activation)
 }
 
@@ -96,6 +96,11 @@ func describeActivation(activation uint32) string {
 		return ""
 	}
 	return fmt.Sprintf(" activation=%d", activation)
+}
+
+// describeOutput describes what a product does with its result. It returns "" if the product is stored.
+func describeOutput(output uint32) string {
+	return map[uint32]string{decl.OutputAdd: " add", decl.OutputGated: " gated", decl.OutputAddScaled: " add_scaled"}[output]
 }
 
 // describeAdd describes an output that is added to the previous value.

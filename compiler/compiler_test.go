@@ -130,6 +130,9 @@ func TestEachFusion(t *testing.T) {
 			if c.Fuse.SiLUDownChunk && !c.Fuse.SiLUDown {
 				continue // no chip has this combination
 			}
+			if c.Fuse.Gated || c.Fuse.Scaled {
+				c.ActQ8, c.ActQ8Rows, c.TileWeights = false, false, false // as those passes require
+			}
 			c.SplitContext, c.SplitSpan = 32, 64
 			s, err := newState(Input{in.Config, in.Tensors, &c, in.Options})
 			if err != nil {

@@ -85,6 +85,32 @@ func (s *state) fuseSiLUDown() error {
 	return nil
 }
 
+// fuseGated fuses silu(gate) * up into the product that computes gate and up, if nothing else reads
+// them, except in programs of a chunk. A threadgroup of the product then computes the same rows of gate
+// and up, and the product that follows reads half as much.
+func (s *state) fuseGated() error {
+	for _, p := range s.programs {
+		if p.wide {
+			continue
+		}
+		pairs(p, func(a *node, product productArgs, b *node, act siluMulArgs) bool {
+			x := a.out[0]
+			n := x.width / 2
+			if a.role != roleGateUp || product.output != decl.OutputStore || !inProducts(act.activation) || p.uses(x.v) != 3 || s.isSplit(product.w) ||
+				b.in[0] != (operand{v: x.v, width: n}) || b.in[1] != (operand{v: x.v, off: n, width: n}) {
+				return false
+			}
+			product.output, product.activation = decl.OutputGated, act.activation
+			b.spot, b.args, b.in = a.spot, product, a.in
+			return true
+		})
+	}
+	return nil
+}
+
+// isSplit reports whether pass split-weights divides a matrix.
+func (s *state) isSplit(w *weight) bool { return partRows(w, s.in.Chip.LargestSlot()) > 0 }
+
 // intoInput reports whether a product can compute an activation for its input. Both operands must
 // have the same stride, because the kernel has one parameter for it.
 func intoInput(n *node, a siluMulArgs) bool {
@@ -105,7 +131,7 @@ func (s *state) fuseProductAdd() error {
 			}
 			switch args := a.args.(type) {
 			case productArgs:
-				args.add = true
+				args.output = decl.OutputAdd
 				a.args = args
 			case expertSumArgs:
 				args.add = true
@@ -158,7 +184,7 @@ func (p *program) normReaders(i int) []*node {
 			break
 		}
 		list = append(list, n)
-		if a.add {
+		if a.adds() {
 			break // the product may be added to x, the input of the norm
 		}
 	}
@@ -170,7 +196,7 @@ func (p *program) normReaders(i int) []*node {
 
 // fuseMergeProduct fuses the merging of attention splits into the product that reads the result, if
 // nothing else does, except in programs of a chunk. Each threadgroup of the product merges the
-// splits again.
+// splits again, so they must not exceed the chip's MergeLimit.
 func (s *state) fuseMergeProduct() error {
 	d := s.cfg.HeadDim
 	for _, p := range s.programs {
@@ -178,7 +204,7 @@ func (s *state) fuseMergeProduct() error {
 			continue
 		}
 		pairs(p, func(a *node, merge mergeArgs, b *node, product productArgs) bool {
-			if !product.plain() || !p.feeds(a, b) {
+			if !product.plain() || !p.feeds(a, b) || s.mergesTooMuch(product.w, merge) {
 				return false
 			}
 			part, n := a.in[0].v, merge.heads*merge.splits
@@ -189,6 +215,14 @@ func (s *state) fuseMergeProduct() error {
 		})
 	}
 	return nil
+}
+
+// mergesTooMuch reports whether the threadgroups of a product would request more bytes of attention
+// splits than the chip's limit.
+func (s *state) mergesTooMuch(w *weight, merge mergeArgs) bool {
+	limit := s.in.Chip.MergeLimit
+	split := 4 * (w.cols + 2*merge.heads) // values, and the states of each head
+	return limit > 0 && ceil(w.rows, s.gemvGroup(w))*merge.splits*split > limit
 }
 
 // splitInput adds nodes that convert the input of products in programs of a chunk to float16.

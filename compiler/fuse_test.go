@@ -326,7 +326,7 @@ func TestFuseNormProduct(t *testing.T) {
 		{name: "not behind an addition to what is normalised", build: func(b *sketch) {
 			x, y := b.v("x", 8), b.v("y", 8)
 			b.emit(roleFFNNorm, normArgs{w: b.norm("w", 8)}, []*value{x}, y)
-			b.emit(roleGate, productArgs{w: b.w("a", 8, 8), add: true}, []*value{y}, x)
+			b.emit(roleGate, productArgs{w: b.w("a", 8, 8), output: decl.OutputAdd}, []*value{y}, x)
 			b.emit(roleUp, productArgs{w: b.w("b", 8, 8)}, []*value{y}, b.v("up", 8))
 		}, before: `
 			layer.3.ffn.norm rmsnorm x -> y w[1, 8] F32

@@ -65,7 +65,7 @@ func (a expertProductArgs) lower(l *lowering) {
 	out := a.w.rows / e.Count
 	kernels.ExpertGEMVParams{
 		In: uint32(a.w.cols), Out: uint32(out), XStride: uint32(n.in[0].v.width / (e.Used / a.share)), YStride: uint32(n.out[0].v.width / e.Used),
-		Group: uint32(l.expertGroup(out)), Ahead: l.ahead(a.w), Stage: l.stage(), Experts: uint32(e.Count), Used: uint32(e.Used), Share: uint32(a.share),
+		Group: uint32(l.expertGroup(a.w, out)), Ahead: l.ahead(a.w), Stage: l.stage(), Experts: uint32(e.Count), Used: uint32(e.Used), Share: uint32(a.share),
 		Limit: l.limit(a.activation),
 	}.Put(&l.cmd)
 }
@@ -74,11 +74,15 @@ func (a expertProductArgs) lower(l *lowering) {
 // chip has a GEMVWave.
 const expertRows = 64
 
-// expertGroup returns the number of an expert's out rows that a threadgroup computes.
-func (l *lowering) expertGroup(out int) int {
+// expertGroup returns the number of the out rows of each expert in w that a threadgroup computes.
+func (l *lowering) expertGroup(w *weight, out int) int {
 	c := l.s.in.Chip
 	if c.GEMVWave == 0 {
 		return c.GEMVRows
+	}
+	if c.GEMVLimit > 0 {
+		// Independent of the number of rows, as tables for batching need.
+		return l.s.groupOf(w, out, l.s.cfg.Experts.Used)
 	}
 	if l.s.in.Options.Batching {
 		// The SIMD groups of a threadgroup divide the columns of its rows, so the number of rows

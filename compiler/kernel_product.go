@@ -1,6 +1,8 @@
 package compiler
 
 import (
+	"math"
+
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
@@ -14,13 +16,20 @@ type productArgs struct {
 	w        *weight
 	bias     *weight // nil without a bias
 	biasFrom int     // first element of bias, for a part of a split product
-	add      bool    // the product is added to out[0]
+	output   uint32  // a decl.Output
+	next     *weight // for decl.OutputAddScaled: the weights of the norm of out[0]; out[1] is the scaled out[0], out[2] the partial sums of its squares
 
 	input      uint32    // a decl.Input
-	activation uint32    // for decl.InputSiLUMul, activation(in[0]) * in[1]: a decl.Activation
+	activation uint32    // for decl.InputSiLUMul, activation(in[0]) * in[1], and for decl.OutputGated: a decl.Activation
 	norm       *weight   // for decl.InputNorm: the weights of the norm of in[0]
-	eps        float32   // for decl.InputNorm
+	eps        float32   // for decl.InputNorm and decl.InputScaled
+	sums       int       // for decl.InputScaled: the number of partial sums in in[1]
 	merge      mergeArgs // for decl.InputMerge: in[0] is the attention splits, in[1] their sums
+}
+
+// adds reports whether the product is added to out[0].
+func (a productArgs) adds() bool {
+	return a.output == decl.OutputAdd || a.output == decl.OutputAddScaled
 }
 
 func (a productArgs) kernel() decl.ID {
@@ -30,10 +39,10 @@ func (a productArgs) kernel() decl.ID {
 	return kernels.GEMV
 }
 
-func (a productArgs) weights() []*weight { return []*weight{a.w, a.bias, a.norm} }
+func (a productArgs) weights() []*weight { return []*weight{a.w, a.bias, a.norm, a.next} }
 
 func (a productArgs) describe() string {
-	return describeInput(a.input, a.activation) + describeAdd(a.add) + a.merge.describe()
+	return describeInput(a.input, a.activation) + describeOutput(a.output) + a.merge.describe()
 }
 
 // plain reports whether the input is in[0], without a fused operation.
@@ -43,7 +52,7 @@ func (a productArgs) lower(l *lowering) {
 	n := l.n
 	l.bind(kernels.GEMVBindX, n.in[0])
 	switch a.input {
-	case decl.InputSiLUMul, decl.InputMerge:
+	case decl.InputSiLUMul, decl.InputMerge, decl.InputScaled:
 		l.bind(kernels.GEMVBindX2, n.in[1])
 	case decl.InputNorm:
 		l.bindWeight(kernels.GEMVBindX2, a.norm)
@@ -51,12 +60,17 @@ func (a productArgs) lower(l *lowering) {
 	l.bindWeight(kernels.GEMVBindW, a.w)
 	l.bindVector(kernels.GEMVBindB, a.bias, a.biasFrom)
 	l.bind(kernels.GEMVBindY, n.out[0])
+	if a.output == decl.OutputAddScaled {
+		l.bindWeight(kernels.GEMVBindNext, a.next)
+		l.bind(kernels.GEMVBindScaled, n.out[1])
+		l.bind(kernels.GEMVBindSquares, n.out[2])
+	}
 	l.set(kernels.GEMVSpecWType, uint32(a.w.typ))
 	l.set(kernels.GEMVSpecWeights, uint32(a.w.layout))
 	l.set(kernels.GEMVSpecInput, a.input)
 	l.set(kernels.GEMVSpecActivation, a.activation)
 	l.flag(kernels.GEMVSpecBias, a.bias != nil)
-	l.set(kernels.GEMVSpecOutput, output(a.add))
+	l.set(kernels.GEMVSpecOutput, a.output)
 	l.set(kernels.GEMVSpecAct, l.act(a.w))
 	group, rows := a.group(l)
 	params := kernels.GEMVParams{
@@ -71,6 +85,9 @@ func (a productArgs) lower(l *lowering) {
 		params.Span, params.Window = l.span(a.merge.splits), uint32(a.merge.window)
 		l.patch(table.PatchKVLen, decl.SecondKVLen)
 	}
+	if a.input == decl.InputScaled {
+		params.Splits = uint32(a.sums)
+	}
 	params.Put(&l.cmd)
 }
 
@@ -83,11 +100,8 @@ const (
 func (a productArgs) group(l *lowering) (group, rows int) {
 	c, out := l.s.in.Chip, a.w.rows
 	switch {
-	case !a.wide && c.GEMVWave > 0:
-		// Each threadgroup prepares the whole input, so a single wave of threadgroups is best.
-		return max(c.GEMVRows, roundUp(ceil(out, c.GEMVWave*max(c.Cores, 1)), gemvUnit)), l.rows()
 	case !a.wide:
-		return c.GEMVRows, l.rows()
+		return l.s.gemvGroup(a.w), l.rows()
 	case c.GEMMUnit == 0:
 		return c.GEMMRows, l.p.rows
 	}
@@ -97,6 +111,39 @@ func (a productArgs) group(l *lowering) (group, rows int) {
 		group = roundUp(group/2, c.GEMMUnit)
 	}
 	return group, c.GEMMTileRows
+}
+
+// gemvGroup returns the number of rows of w that a threadgroup of gemv computes.
+func (s *state) gemvGroup(w *weight) int {
+	c := s.in.Chip
+	switch {
+	case c.GEMVLimit > 0:
+		return s.groupOf(w, w.rows, 1)
+	case c.GEMVWave > 0:
+		// Each threadgroup prepares the whole input, so a single wave of threadgroups is best.
+		return max(c.GEMVRows, roundUp(ceil(w.rows, c.GEMVWave*max(c.Cores, 1)), gemvUnit))
+	}
+	return c.GEMVRows
+}
+
+// groupOf returns the number of rows, a multiple of gemvUnit, of a threadgroup for which a core
+// requests the fewest bytes, if w is multiplied in several products at once, with out rows each. A core
+// executes GEMVWave threadgroups at a time, and each requests its rows and the input.
+func (s *state) groupOf(w *weight, out, products int) int {
+	c := s.in.Chip
+	bytes, _ := w.layout.Bytes(w.typ, uint64(w.rows), uint64(w.cols)) // matrix has checked that rows are whole blocks
+	row, input := float64(bytes)/float64(w.rows), float64(4*w.cols)
+	best, least := c.GEMVRows, math.Inf(1)
+	for n := roundUp(c.GEMVRows, gemvUnit); n <= c.GEMVLimit; n += gemvUnit {
+		waves := ceil(ceil(out, n)*products, c.GEMVWave*max(c.Cores, 1))
+		if sum := float64(waves) * (float64(min(n, out))*row + input); sum <= least {
+			best, least = n, sum
+		}
+		if n >= out {
+			break
+		}
+	}
+	return best
 }
 
 // threads returns the chip's GEMVThreads for gemv. For gemm it returns one thread per row of W in the

@@ -26,12 +26,16 @@ var passes = []pass{
 		on: fuses(func(c *chip.Chip) bool { return c.Fuse.RopeKV })},
 	{name: "fuse-rope-attn", doc: "fuses the result of fuse-rope-kv with attention, except in programs of a chunk", run: (*state).fuseRopeAttn,
 		on: fuses(func(c *chip.Chip) bool { return c.Fuse.RopeAttn })},
+	{name: "fuse-gated", doc: "fuses silu(gate) * up into the gate_up product, except in programs of a chunk", run: (*state).fuseGated,
+		on: fuses(func(c *chip.Chip) bool { return c.Fuse.Gated && !c.ActQ8 })},
 	{name: "fuse-silu-down", doc: "fuses silu(gate) * up into the down product", run: (*state).fuseSiLUDown,
 		on: fuses(func(c *chip.Chip) bool { return c.Fuse.SiLUDown })},
 	{name: "fuse-experts", doc: "fuses the gate and up products of experts, and silu(gate) * up into their down product", run: (*state).fuseExperts,
 		on: fuses(func(c *chip.Chip) bool { return c.Fuse.GateUp && c.Fuse.SiLUDown })},
 	{name: "fuse-product-add", doc: "fuses a residual addition into the product before it, except in programs of a chunk", run: (*state).fuseProductAdd,
 		on: fuses(func(c *chip.Chip) bool { return c.Fuse.ProductAdd })},
+	{name: "fuse-scaled", doc: "divides a norm between the product before it and the products after it, except in programs of a chunk", run: (*state).fuseScaled,
+		on: fuses(func(c *chip.Chip) bool { return c.Fuse.Scaled && !c.ActQ8 })},
 	{name: "fuse-norm-product", doc: "fuses a norm into the products after it, except in programs of a chunk", run: (*state).fuseNormProduct,
 		on: fuses(func(c *chip.Chip) bool { return c.Fuse.NormProduct })},
 	{name: "fuse-residual-norm", doc: "fuses a residual addition with the norm before or after it", run: (*state).fuseResidualNorm,
@@ -60,11 +64,20 @@ var order = [][2]string{
 	{"graph", "fuse-qkv"},
 	{"graph", "fuse-gate-up"},
 	{"graph", "fuse-experts"},
-	{"fuse-experts", "tile-weights"},   // a strip of tiles must lie in one matrix
-	{"fuse-experts", "arena"},          // fuse-experts removes values
-	{"fuse-qkv", "fuse-rope-kv"},       // the strides follow from the fused matrix
-	{"fuse-gate-up", "fuse-silu-down"}, // the strides follow from the fused matrix
-	{"fuse-qkv", "fuse-norm-product"},  // fewer products repeat the norm
+	{"fuse-experts", "tile-weights"},     // a strip of tiles must lie in one matrix
+	{"fuse-experts", "arena"},            // fuse-experts removes values
+	{"fuse-qkv", "fuse-rope-kv"},         // the strides follow from the fused matrix
+	{"fuse-gate-up", "fuse-silu-down"},   // the strides follow from the fused matrix
+	{"fuse-gate-up", "fuse-gated"},       // fuse-gated changes the product that fuse-gate-up makes
+	{"fuse-gated", "fuse-silu-down"},     // fuse-silu-down handles the remaining activations
+	{"fuse-gated", "arena"},              // fuse-gated removes values
+	{"fuse-qkv", "fuse-scaled"},          // a norm may have one reader that adds
+	{"fuse-product-add", "fuse-scaled"},  // fuse-scaled changes products that add
+	{"fuse-scaled", "fuse-norm-product"}, // fuse-norm-product handles the remaining norms
+	{"fuse-scaled", "split-weights"},     // parts of a product copy its args
+	{"fuse-scaled", "split-rows"},        // all rows of a program have partial sums
+	{"fuse-scaled", "arena"},             // fuse-scaled adds and removes values
+	{"fuse-qkv", "fuse-norm-product"},    // fewer products repeat the norm
 	{"fuse-gate-up", "fuse-norm-product"},
 	{"fuse-product-add", "fuse-residual-norm"},  // fuse-residual-norm handles the remaining additions
 	{"fuse-norm-product", "fuse-residual-norm"}, // fuse-residual-norm handles the remaining norms

@@ -121,7 +121,7 @@ func verifyNode(n *node, written map[*value]bool) error {
 	}
 	product, isProduct := n.args.(productArgs)
 	sum, _ := n.args.(expertSumArgs)
-	readsOut := product.add || sum.add || slices.ContainsFunc(k.Bindings, func(b decl.Binding) bool { return b.Role == decl.ReadWrite })
+	readsOut := product.adds() || sum.add || slices.ContainsFunc(k.Bindings, func(b decl.Binding) bool { return b.Role == decl.ReadWrite })
 	for i, o := range n.out {
 		if readsOut && i == 0 && o.v.place == inArena && !written[o.v] {
 			return fmt.Errorf("%s is updated before it is written", o)
@@ -139,11 +139,21 @@ func verifyProduct(n *node, a productArgs) error {
 	if (a.input == decl.InputNorm) != (a.norm != nil) || a.norm != nil && a.norm.cols != a.w.cols {
 		return fmt.Errorf("the norm's weights %v do not fit input %d", a.norm, a.input)
 	}
+	if (a.output == decl.OutputAddScaled) != (a.next != nil) || a.next != nil && (a.next.cols != a.w.rows || n.out[1].width != a.w.rows) {
+		return fmt.Errorf("the weights %v of the norm that follows do not fit output %d", a.next, a.output)
+	}
+	if sums := (a.sums + 3) / 4 * 4; a.input == decl.InputScaled && n.in[1].width != sums {
+		return fmt.Errorf("%d partial sums in %s", a.sums, n.in[1])
+	}
 	columns := n.in[0].width
 	if a.input == decl.InputMerge {
 		columns /= a.merge.splits
 	}
-	if columns != a.w.cols || n.out[0].width != a.w.rows {
+	rows := n.out[0].width
+	if a.output == decl.OutputGated {
+		rows *= 2
+	}
+	if columns != a.w.cols || rows != a.w.rows {
 		return fmt.Errorf("[%d] -> [%d] through a matrix [%d, %d]", n.in[0].width, n.out[0].width, a.w.rows, a.w.cols)
 	}
 	if a.bias != nil && a.bias.cols != a.w.rows && (a.bias.cols < a.biasFrom+a.w.rows || !strings.Contains(n.suffix, ".part")) {
