@@ -79,9 +79,8 @@ func (s *Session) ProfilePrompt(ctx context.Context, ids []int32, prefill, head 
 // profileChunks prefills the positions from start to end-1, with one submission per chunk
 // and one for the head.
 func (s *Session) profileChunks(ctx context.Context, program, start, end int, prefill, head []time.Duration) error {
-	chunk := int(s.m.t.Header.Chunk)
-	for at := start; at < end; at += chunk {
-		rows := min(chunk, end-at)
+	for at, rows := start, 0; at < end; at += rows {
+		rows = s.m.chunk(at, end-at)
 		s.sub.Runs = s.sub.Runs[:0]
 		s.add(program, 1, at, rows, 0)
 		if _, err := s.timed(prefill); err != nil {

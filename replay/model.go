@@ -114,6 +114,37 @@ func (m *Model) prefill(rows int) int {
 	return i
 }
 
+// pacer is a Device that limits the rows of a chunk so that none of its commands takes long.
+type pacer interface {
+	// MostRows returns the largest number of rows that a chunk at a position should have, or 0
+	// if there is no limit. It returns the same result for the same arguments as long as the
+	// table is loaded.
+	MostRows(program, position int) int
+}
+
+// chunk returns the number of rows of the chunk at a position of a prompt that has left positions
+// from there on.
+func (m *Model) chunk(at, left int) int {
+	rows := min(int(m.t.Header.Chunk), left)
+	if p, ok := m.dev.(pacer); ok {
+		if most := p.MostRows(m.prefill(rows), at); most > 0 {
+			rows = min(rows, most)
+		}
+	}
+	return rows
+}
+
+// lastChunk returns the rows before the last chunk of a prompt of n positions from at on, and those of
+// that chunk.
+func (m *Model) lastChunk(at, n int) (before, rows int) {
+	for {
+		if rows = m.chunk(at+before, n-before); before+rows == n {
+			return before, rows
+		}
+		before += rows
+	}
+}
+
 // Load loads a table on a device. The device refuses a table that does not validate.
 func Load(ctx context.Context, dev Device, t *table.Table, src Source, o LoadOptions) (_ *Model, err error) {
 	m := &Model{dev: dev, t: t, live: map[*Session]bool{}}

@@ -108,7 +108,6 @@ func (s *Session) repromptRows(ctx context.Context, p rowProgram, missing error,
 // rows prefills ids after the context, without making them part of it, and calls visit with
 // the values that the program computes for each row from row from on.
 func (s *Session) rows(ctx context.Context, p rowProgram, ids []int32, from int, visit func(row int, values []float32) error) error {
-	chunk := int(s.m.t.Header.Chunk)
 	if err := s.feed(ids); err != nil {
 		return err
 	}
@@ -122,8 +121,8 @@ func (s *Session) rows(ctx context.Context, p rowProgram, ids []int32, from int,
 	defer s.watch(ctx)()
 	block := min(p.block, len(ids)-from)
 	values, buf := make([]float32, block*p.width), make([]byte, 4*block*p.width)
-	for at := 0; at < len(ids); at += chunk {
-		rows := min(chunk, len(ids)-at)
+	for at, rows := 0, 0; at < len(ids); at += rows {
+		rows = s.m.chunk(s.n+at, len(ids)-at)
 		first := max(0, from-at)
 		if first >= rows {
 			s.sub.Runs = s.sub.Runs[:0]
@@ -170,15 +169,14 @@ func (s *Session) rows(ctx context.Context, p rowProgram, ids []int32, from int,
 // choose appends the n positions that have just been prefilled to the context and lets the
 // head choose the next token.
 func (s *Session) choose(ctx context.Context, n int) error {
-	chunk := int(s.m.t.Header.Chunk)
-	last := (n - 1) / chunk * chunk
+	last, rows := s.m.lastChunk(s.n, n)
 	defer s.watch(ctx)()
 	_, err := s.submitBehind(func(own bool) {
 		s.sub.Runs = s.sub.Runs[:0]
 		if !own {
-			s.add(s.m.prefill(n-last), 1, s.n+last, n-last, 0)
+			s.add(s.m.prefill(rows), 1, s.n+last, rows, 0)
 		}
-		s.addHead(s.n+last, n-last)
+		s.addHead(s.n+last, rows)
 	})
 	if err == nil {
 		err = s.interrupted(ctx)

@@ -10,6 +10,8 @@ import (
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/replay"
+	"github.com/pianola-engine/pianola/replay/cpu"
+	"github.com/pianola-engine/pianola/replay/null"
 )
 
 // testRepromptRows compares the logits and hidden states of rows with those of a new
@@ -114,4 +116,70 @@ func testRepromptRows(t *testing.T, loaded loader) {
 
 func same(a, b [][]float32) bool {
 	return slices.EqualFunc(a, b, func(x, y []float32) bool { return slices.Equal(x, y) })
+}
+
+// paced is a device that shortens the chunks at later positions.
+type paced struct {
+	replay.Device
+	most func(program, position int) int
+}
+
+func (p paced) MostRows(program, position int) int { return p.most(program, position) }
+
+// TestShortChunks prompts on a device that limits the rows of a chunk. Tokens and the rows of logits
+// must be those of whole chunks, and the runs must have the rows that the device permits.
+func TestShortChunks(t *testing.T) {
+	ctx := context.Background()
+	most := func(_, position int) int { return max(1, 7-position/4) }
+	tab, dir := compiled(t, "qwen2", 16, compiler.Options{AllLogits: true})
+	var tokens [2][]int32
+	var logits [2][][]float32
+	for i := range tokens {
+		own, err := cpu.New(cpu.Options{Threads: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var dev replay.Device = own
+		if i == 1 {
+			dev = paced{own, most}
+		}
+		src, err := dir.Map()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := replay.Load(ctx, dev, tab, src, replay.LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := session(t, m, replay.SessionOptions{})
+		tokens[i] = generate(t, s, prompt(20), 5)
+		if err := s.RepromptLogits(ctx, prompt(30), 3, func(_ int, v []float32) error {
+			logits[i] = append(logits[i], slices.Clone(v))
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		tokens[i] = append(tokens[i], generate(t, s, []int32{7}, 5)...)
+		if err := errors.Join(s.Close(), m.Close(), dev.Close(), src.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+	if !slices.Equal(tokens[0], tokens[1]) || !same(logits[0], logits[1]) {
+		t.Errorf("short chunks choose %v, whole ones %v", tokens[1], tokens[0])
+	}
+	dev := &null.Device{Script: func(p int) uint32 { return uint32(p) }}
+	m, err := replay.Load(ctx, paced{dev, most}, tab, nil, replay.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := session(t, m, replay.SessionOptions{}).Prompt(ctx, prompt(20)); err != nil {
+		t.Fatal(err)
+	}
+	var rows []uint32
+	for _, r := range dev.Submissions()[0].Runs {
+		rows = append(rows, r.Step.Rows)
+	}
+	if want := []uint32{7, 6, 4, 3, 1}; !slices.Equal(rows, want) {
+		t.Errorf("rows of the chunks and of the head: %v, want %v", rows, want)
+	}
 }

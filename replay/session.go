@@ -373,7 +373,6 @@ func (s *Session) prompt(ctx context.Context, ids []int32) (next int32, stopped 
 // prefill fills the submission with total positions from start on, in chunks, and the head
 // of the last chunk. A single position is decoded instead, which takes less time.
 func (s *Session) prefill(start, total int) {
-	chunk := int(s.m.t.Header.Chunk)
 	s.sub.Runs = s.sub.Runs[:0]
 	if total == 1 {
 		decode, _ := s.choosers()
@@ -381,8 +380,8 @@ func (s *Session) prefill(start, total int) {
 		s.wrote(start + 1)
 		return
 	}
-	for at := start; at < start+total; at += chunk {
-		rows := min(chunk, start+total-at)
+	for at, rows := start, 0; at < start+total; at += rows {
+		rows = s.m.chunk(at, start+total-at)
 		s.add(s.m.prefill(rows), 1, at, rows, 0)
 		if at+rows == start+total {
 			s.addHead(at, rows)

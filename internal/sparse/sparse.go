@@ -74,7 +74,7 @@ func (l Llama) Write(dir string) error {
 	if err != nil {
 		return err
 	}
-	for len(text)%8 != 0 {
+	for (8+len(text))%64 != 0 { // the tensors are aligned for every device
 		text = append(text, ' ')
 	}
 	f, err := os.Create(filepath.Join(dir, "model.safetensors"))

@@ -44,6 +44,7 @@ type Options struct {
 	tokens    int  // for tests: largest number of tokens in a command buffer, replaces maxTokens
 	unchecked bool // for tests: tables need not validate
 	cold      bool // for tests: Load does not warm up
+	whole     bool // for tests: command buffers contain whole tokens and chunks, however long they take
 }
 
 // The modes.
@@ -77,8 +78,9 @@ type Device struct {
 	released   bool       // drv has been released
 	properties driver.Properties
 	o          Options
-	calls      atomic.Uint64 // number of Metal calls
-	warm       atomic.Bool   // Load has finished the warm-up
+	calls      atomic.Uint64          // number of Metal calls
+	warm       atomic.Bool            // Load has finished the warm-up
+	predicted  atomic.Pointer[prices] // of the loaded table
 
 	// Set by Load and constant until Unload.
 	table     *table.Table

@@ -1,6 +1,7 @@
 package metal
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/metal/driver"
 	"github.com/pianola-engine/pianola/replay"
@@ -30,8 +32,10 @@ type executor struct {
 	flying chan *flight // in the order of their commits
 	awake  *awake       // nil: the GPU may idle
 
-	mu   sync.Mutex // guards the fields below, and the progress of jobs
-	cost []float64  // seconds per replay of each program; 0 if unknown
+	prices *prices
+
+	mu   sync.Mutex // guards the field below, and the progress of jobs
+	pace []float64  // measured duration of each program, divided by the predicted one; 0 if unknown
 }
 
 // flight is a command buffer with its arrays in C and its buffers.
@@ -42,20 +46,35 @@ type flight struct {
 	result []byte // the step block at the end of the command buffer
 	places []byte // leading bytes of the step blocks of all runs except a submission's first
 
-	job      *job
-	used     int     // number of runs
-	tokens   int     // tokens of all runs
-	seconds  float64 // expected duration
-	run      int     // index in the submission of the first run
-	program  uint32  // its program
-	last     uint32  // program of the last run
-	from, to int     // its tokens [from, to)
-	mixed    bool    // it contains runs of other programs
+	job       *job
+	used      int     // number of runs
+	tokens    int     // tokens of all runs
+	seconds   float64 // expected duration
+	predicted float64 // predicted duration, which does not depend on measurements
+	run       int     // index in the submission of the first run
+	program   uint32  // its program
+	last      uint32  // program of the last run
+	from, to  int     // its tokens [from, to)
+	mixed     bool    // it contains runs of other programs
+}
+
+// share is what a flight takes of a run: whole tokens, or some commands of one token.
+type share struct {
+	tokens     uint32 // whole tokens; 0: commands of one token
+	first, end int    // indices of the commands in the table, if tokens is 0
 }
 
 // newExecutor allocates an executor; the device owns its memory.
 func newExecutor(d *Device, t *table.Table) (*executor, error) {
-	e := &executor{d: d, free: make(chan *flight, flights), flying: make(chan *flight, flights), cost: make([]float64, len(t.Programs))}
+	c, _, err := chip.ForGPU(chip.GPU{Name: d.properties.Name, Family: int(d.properties.Family), Cores: int(d.properties.Cores)})
+	if err != nil {
+		return nil, fmt.Errorf("metal: %w", err)
+	}
+	e := &executor{d: d, free: make(chan *flight, flights), flying: make(chan *flight, flights), pace: make([]float64, len(t.Programs))}
+	if e.prices, err = newPrices(t, c); err != nil {
+		return nil, fmt.Errorf("metal: %w", err)
+	}
+	d.predicted.Store(e.prices)
 	for i := range flights {
 		f := &flight{i: i}
 		chains, err := array[driver.Chain](&d.own, 1)
@@ -171,6 +190,7 @@ func (e *executor) encode(j *job) error {
 	}
 	device.PutStep(s.step.mem[:table.StepSize], &step)
 	var f *flight
+	placed := true // the device's step block holds the position of the next token
 	for i := range sub.Runs {
 		r := &sub.Runs[i]
 		if sub.Timings != nil && i == len(sub.Runs)-1 {
@@ -180,7 +200,8 @@ func (e *executor) encode(j *job) error {
 			return e.timed(j, i, r, sub.Timings)
 		}
 		step := e.stepOf(r)
-		for from := uint32(0); from < r.Count; {
+		placed = placed && i == 0
+		for from, done := uint32(0), 0; from < r.Count; { // done commands of token from are encoded
 			if f == nil {
 				f = <-e.free
 				f.begin(j)
@@ -189,15 +210,23 @@ func (e *executor) encode(j *job) error {
 				e.free <- f
 				return nil
 			}
-			n := e.room(f, r.Program, r.Count-from)
-			if n == 0 {
+			take, ok := e.room(f, r.Program, &step, done, r.Count-from)
+			if !ok {
 				if err := e.commit(f); err != nil {
 					return err
 				}
 				f = nil
 				continue
 			}
-			e.add(f, i, r.Program, from, n, &step)
+			e.add(f, i, r.Program, from, take, &step, placed)
+			placed = take.tokens > 0
+			n := take.tokens
+			if n == 0 {
+				if done = take.end - int(e.d.table.Programs[r.Program].First); done < int(e.d.table.Programs[r.Program].Count) {
+					continue
+				}
+				n, done = 1, 0
+			}
 			device.Advance(&step, n)
 			from += n
 		}
@@ -216,71 +245,106 @@ func (e *executor) stepOf(r *replay.Run) table.Step {
 
 // begin prepares a flight for a job's runs.
 func (f *flight) begin(j *job) {
-	f.job, f.used, f.tokens, f.seconds, f.run, f.mixed = j, 0, 0, 0, -1, false
+	f.job, f.used, f.tokens, f.seconds, f.predicted, f.run, f.mixed = j, 0, 0, 0, 0, -1, false
 }
 
-// room returns how many of left tokens of a program still fit in a flight.
-func (e *executor) room(f *flight, program, left uint32) uint32 {
+// room returns what still fits in a flight: some of the left tokens of a run at a step, or, if one
+// token takes longer than a flight may, some of the token's commands after the first done ones. ok is
+// false if nothing fits.
+func (e *executor) room(f *flight, program uint32, step *table.Step, done int, left uint32) (take share, ok bool) {
 	if f.used == maxRuns || f.tokens >= e.d.o.tokens {
-		return 0
+		return take, false
 	}
+	p := &e.d.table.Programs[program]
+	first, end, sees := int(p.First)+done, int(p.First+p.Count), positions(step)
+	pace := e.paceOf(program)
+	bound := e.d.bound().Seconds()
+	one := pace * e.prices.of(int(p.First), end, sees)
+	if done > 0 || one > bound && !e.d.o.whole {
+		cut := e.prices.fit(first, end, sees, (bound-f.seconds)/pace)
+		if cut == first && f.used == 0 {
+			cut = first + 1
+		}
+		return share{first: first, end: cut}, cut > first
+	}
+	known := pace > 0 && e.known(program)
 	n := min(left, uint32(e.d.o.tokens-f.tokens))
-	e.mu.Lock()
-	cost := e.cost[program]
-	e.mu.Unlock()
-	switch {
-	case cost == 0: // unknown: use a separate command buffer
-		n = 1
-	default:
-		bound := e.d.o.ChainTime.Seconds() / flights
-		n = min(n, uint32(max(0, min((bound-f.seconds)/cost, float64(n)))))
+	if !known { // use a separate command buffer
+		return share{tokens: 1}, f.used == 0
 	}
+	// The last token sees the most positions.
+	last := pace * e.prices.of(int(p.First), end, sees+int(n-1)*int(step.Rows))
+	n = min(n, uint32(max(0, min((bound-f.seconds)/last, float64(n)))))
 	if f.used == 0 {
-		return max(n, 1)
+		n = max(n, 1)
 	}
-	if cost == 0 {
-		return 0
-	}
-	return n
+	return share{tokens: n}, n > 0
 }
 
-// add appends tokens of a run to a flight.
-func (e *executor) add(f *flight, run int, program, from, n uint32, step *table.Step) {
+// positions returns the number of positions that the last row of a step sees.
+func positions(step *table.Step) int { return int(step.KVLen) + int(step.Rows) - 1 }
+
+// add appends a share of a run to a flight. from is its first token. placed reports whether the
+// device's step block holds that token's position.
+func (e *executor) add(f *flight, run int, program, from uint32, take share, step *table.Step, placed bool) {
 	d, s := e.d, f.job.Session
 	p, of := &d.programs[program], &d.table.Programs[program]
+	tokens := max(1, take.tokens)
+	first, count := int(of.First), int(of.Count)
+	if take.tokens == 0 {
+		first, count = take.first, take.end-take.first
+	}
 	if f.run < 0 {
 		f.run, f.program, f.from = run, program, int(from)
 	}
 	if f.run == run {
-		f.to = int(from + n)
+		f.to = int(from + tokens)
 	}
 	f.last = program
 	f.mixed = f.mixed || f.program != program
 	r := &f.runs[f.used]
 	*r = driver.Run{
-		Commands: &s.cmds[of.First], Label: p.label, Count: of.Count, Tokens: n, Place: driverPlace(step), First: of.First,
+		Commands: &s.cmds[first], Label: p.label, Count: uint32(count), Tokens: tokens, Place: driverPlace(step), First: uint32(first),
+		Encoded: bit(take.tokens == 0),
 	}
-	if d.o.Mode == modeRecord {
+	if d.o.Mode == modeRecord && take.tokens > 0 {
 		r.Patch = s.patches[program]
-		if run > 0 && from == 0 { // the step block holds the final state of the previous run
+		if !placed {
 			device.PutStep(f.places[f.used*driver.PlaceBytes:][:driver.PlaceBytes], step)
 			r.Move, r.PlaceAt = 1, uint32(f.used)
 		}
 		if p.ranged {
 			r.Ranged, r.Range = 1, uint32(f.tokens)
 			r.Patch += uint32(f.tokens)
-			for i := range int(n) {
+			for i := range int(tokens) {
 				b := d.ranges[f.i][(f.tokens+i)*driver.RangeBytes:]
 				binary.LittleEndian.PutUint32(b, of.First)
 				binary.LittleEndian.PutUint32(b[rangeLength:], 0)
 			}
 		}
 	}
-	e.mu.Lock()
-	f.seconds += float64(n) * e.cost[program]
-	e.mu.Unlock()
+	last := *step
+	device.Advance(&last, tokens-1)
+	predicted := float64(tokens) * e.prices.of(first, first+count, positions(&last))
+	f.predicted += predicted
+	f.seconds += predicted * e.paceOf(program)
 	f.used++
-	f.tokens += int(n)
+	f.tokens += int(tokens)
+}
+
+// paceOf returns the expected duration of a program, divided by the predicted one. It is 1 until
+// the program has been measured.
+func (e *executor) paceOf(program uint32) float64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return cmp.Or(e.pace[program], 1)
+}
+
+// known reports whether a program has been measured.
+func (e *executor) known(program uint32) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.pace[program] > 0
 }
 
 // bind sets a flight's chain to its job's session.
@@ -355,24 +419,24 @@ func (e *executor) land(f *flight) {
 	}
 }
 
-// learn records the duration of a program's replays. e.mu must be held.
+// learn compares the duration of a flight with the predicted one. e.mu must be held.
 func (e *executor) learn(f *flight, took float64) {
-	if f.mixed {
+	if f.mixed || f.predicted <= 0 {
 		return
 	}
-	cost := &e.cost[f.program]
-	if one := took / float64(f.tokens); *cost == 0 {
-		*cost = one
+	pace := &e.pace[f.program]
+	if now := took / f.predicted; *pace == 0 {
+		*pace = now
 	} else {
-		*cost += (one - *cost) / 4
+		*pace += (now - *pace) / 4
 	}
 }
 
-// forget makes the cost of a program unknown again.
+// forget makes a program unmeasured again.
 func (e *executor) forget(program int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.cost[program] = 0
+	e.pace[program] = 0
 }
 
 // fault adds a flight's first run to an error.
@@ -402,7 +466,7 @@ func (e *executor) timed(j *job, run int, r *replay.Run, times []time.Duration) 
 			break
 		}
 		f.begin(j)
-		e.add(f, run, r.Program, token, 1, &step)
+		e.add(f, run, r.Program, token, share{tokens: 1}, &step, true)
 		e.bind(f)
 		f.chain.Recording = 0
 		f.chain.Labels = 1

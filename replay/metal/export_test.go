@@ -12,6 +12,12 @@ func (o Options) ForTest(tokens int, unchecked, cold bool) Options {
 	return o
 }
 
+// Whole makes command buffers contain whole tokens and chunks, however long they take.
+func (o Options) Whole() Options {
+	o.whole = true
+	return o
+}
+
 // Table returns the loaded table.
 func (d *Device) Table() *table.Table { return d.table }
 

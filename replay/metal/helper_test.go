@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/chip"
@@ -83,14 +84,15 @@ func tiny(tb testing.TB, name string) model {
 }
 
 // options returns the options of a device that skips the warm-up of Load, because it is slow on
-// the emulator.
+// the emulator. For the same reason command buffers may take a second; otherwise a token might
+// take several.
 func options(tb testing.TB, mode string) metal.Options {
 	tb.Helper()
 	k, err := kernels.Embedded()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return metal.Options{Mode: mode, Kernels: k}.ForTest(0, false, true)
+	return metal.Options{Mode: mode, Kernels: k, ChainTime: time.Second}.ForTest(0, false, true)
 }
 
 // checked fails the test at its end if an object is still alive or a rule of Metal was broken.

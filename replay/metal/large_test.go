@@ -23,6 +23,17 @@ import (
 // in compiles a model for an M4 Pro with the given largest buffer size.
 func in(t *testing.T, path string, buffer uint64, context int, o compiler.Options) model {
 	t.Helper()
+	c, err := chip.Lookup("m4-pro")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.PrefillChunk, c.MaxBufferBytes = 16, buffer
+	return forChip(t, path, c, context, o)
+}
+
+// forChip compiles a model for a chip.
+func forChip(t *testing.T, path string, c *chip.Chip, context int, o compiler.Options) model {
+	t.Helper()
 	dir, err := weights.OpenDirectory(path)
 	if err != nil {
 		t.Fatal(err)
@@ -31,11 +42,7 @@ func in(t *testing.T, path string, buffer uint64, context int, o compiler.Option
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := chip.Lookup("m4-pro")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.PrefillChunk, c.MaxBufferBytes, o.Context = 16, buffer, context
+	o.Context = context
 	tab, err := compiler.Compile(compiler.Input{Config: cfg, Tensors: dir, Chip: c, Options: o})
 	if err != nil {
 		t.Fatal(err)

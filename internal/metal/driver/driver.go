@@ -124,7 +124,8 @@ type Run struct {
 	Ranged        uint32 // 1: each token has its own patch and its own range, which the patch sets
 	Move          uint32 // 1: before the run, the step block is set to entry PlaceAt of Places
 	PlaceAt       uint32
-	_             [2]uint32
+	Encoded       uint32 // 1: the commands are encoded even if the chain has a recording; they may be a part of a token
+	_             uint32
 }
 
 // Chain becomes one command buffer. C has the same struct (pm_chain).

@@ -95,7 +95,8 @@ typedef struct pm_run {
     uint32_t ranged;   // 1: each token has its own patch and its own range, which the patch sets
     uint32_t move;     // 1: before the run, the step block is set to entry place_at of places
     uint32_t place_at;
-    uint32_t reserved[2];
+    uint32_t encoded;  // 1: the commands are encoded even if the chain has a recording; they may be a part of a token
+    uint32_t reserved;
 } pm_run;
 
 // pm_chain is the content of one command buffer.

@@ -356,14 +356,19 @@ static int copy(pm_device *d, pm_chain *chain, id<MTLCommandBuffer> buffer, void
 // fill encodes a chain's runs into a command buffer. It returns 0 if Metal returns no encoder.
 static int fill(pm_device *d, pm_chain *chain, id<MTLCommandBuffer> buffer) {
     bound s = {0};
+    int executes = 0; // the encoder executes the recording
     for (uint32_t i = 0; i < chain->run_count; i++) {
         const pm_run *r = &chain->runs[i];
+        const int recorded = chain->recording && !r->encoded;
+        // Executing a recording leaves the state of an encoder undefined.
+        if (s.encoder && recorded != executes) chain->calls += end(d, &s);
+        executes = recorded;
         if (r->move) {
             if (s.encoder) chain->calls += end(d, &s);
             if (!copy(d, chain, buffer, chain->places, (uint64_t)r->place_at * pm_place_bytes, chain->step, chain->step_offset, pm_place_bytes)) return 0;
         }
         if (!s.encoder && !begin(d, &s, chain, buffer, (NSString *)r->label)) return 0;
-        if (chain->recording) {
+        if (recorded) {
             execute(&s, chain, r);
             continue;
         }

@@ -80,6 +80,13 @@ uint64_t soft_compiled(void) { return soft.compiled; }
 void soft_null(int on) { soft.null = on; }
 void soft_timestamps(int where) { soft.timestamps = where; }
 void soft_delay(unsigned us) { soft.delay = us; }
+void soft_clock(soft_price price, double watchdog, int run) {
+    soft.price = price;
+    soft.watchdog = watchdog;
+    soft.idle = price && !run;
+}
+double soft_longest(void) { return (double)atomic_exchange(&soft.longest, 0) * 1e-9; }
+uint64_t soft_buffers(void) { return atomic_exchange(&soft.buffers, 0); }
 void soft_limits(uint64_t buffer, uint64_t memory) {
     soft.max_buffer = buffer;
     soft.memory = memory;

@@ -41,6 +41,11 @@ void soft_add_objects(int64_t n);
 extern struct soft_settings {
     int order, null, timestamps, no_fences, no_residency;
     unsigned delay;
+    soft_price price; // null: time is real
+    double watchdog;
+    int idle; // 1: commands are not executed
+    _Atomic uint64_t longest; // nanoseconds of the longest command buffer
+    _Atomic uint64_t buffers; // number of command buffers that have ended
     uint64_t max_buffer, memory;
     _Atomic uint64_t state; // state of the random generator
     _Atomic uint64_t dispatches;
@@ -227,6 +232,7 @@ typedef struct soft_member {
     NSInteger code;
     char text[256];
     double start, end;
+    double took; // virtual duration
     MTLCommandBufferHandler handlers[4];
     int handler_count;
     SoftCommandBuffer *next;

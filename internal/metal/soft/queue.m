@@ -30,10 +30,18 @@ static void run_command(SoftEncoder *e, const soft_dispatch *d) {
     }
     const char *error = NULL;
     const uint32_t threads = d->threads[0] * d->threads[1] * d->threads[2];
+    if (soft.price) {
+        e->owner->took += soft.price(k->name, d->pipeline->specs, address(&d->bound[index_params]), address(&d->bound[index_second]), d->groups, threads);
+        if (e->owner->took > soft.watchdog) {
+            [e->owner fail:MTLCommandBufferErrorTimeout because:"the watchdog ended the command buffer"];
+            return;
+        }
+    }
+    soft.dispatches++;
+    if (soft.idle && strcmp(k->name, "patch") != 0) return;
     if (!soft_emulate(k, buffers, address(&d->bound[index_params]), address(&d->bound[index_second]), address(&d->bound[index_step]),
                       d->pipeline->specs, d->groups, threads, (uint32_t)d->threadgroup_memory, &error))
         [e->owner fail:MTLCommandBufferErrorPageFault because:error];
-    soft.dispatches++;
     if (soft.delay) usleep(soft.delay);
 }
 
@@ -361,6 +369,12 @@ static void complete(SoftQueue *q) {
         *at = b->next;
         b->end = now();
         if (b->start == 0) b->start = b->end;
+        if (soft.price) {
+            const uint64_t took = (uint64_t)(b->took * 1e9);
+            b->end = b->start + b->took;
+            if (took > soft.longest) soft.longest = took;
+        }
+        soft.buffers++;
         [b fly:-1];
         b->state = b->code ? MTLCommandBufferStatusError : MTLCommandBufferStatusCompleted;
         [b release];

@@ -7,6 +7,8 @@ package soft
 #cgo LDFLAGS: -lobjc -lBlocksRuntime -lpthread -ldl
 #include <stdlib.h>
 #include "soft.h"
+
+double softPrice(char *kernel, uint32_t *specs, void *params, void *second, uint32_t *groups, uint32_t threads);
 */
 import "C"
 
@@ -20,6 +22,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/pianola-engine/pianola/internal/decl"
@@ -206,6 +209,54 @@ func SetTimestamps(where int) { C.soft_timestamps(C.int(where)) }
 
 // SetDelay delays each command by the given number of microseconds.
 func SetDelay(us int) { C.soft_delay(C.unsigned(us)) }
+
+// A Command is a command that the software Metal executes.
+type Command struct {
+	Kernel  string
+	Specs   [C.soft_max_constants]uint32
+	Params  [decl.ParamBytes]byte
+	Second  [decl.SecondBytes]byte
+	Groups  [3]uint32 // threadgroups
+	Threads uint32    // threads in a threadgroup
+}
+
+// A Clock makes the GPU's time virtual.
+type Clock struct {
+	// Price returns the duration of a command in seconds. It is called by one thread of each queue.
+	Price    func(c *Command) float64
+	Watchdog float64 // duration in seconds after which a command buffer ends with a timeout
+	Idle     bool    // do not execute commands, except the kernel patch
+}
+
+// clock is the clock in use, or nil.
+var clock atomic.Pointer[Clock]
+
+// SetClock makes the GPU's time that of a clock, or real if c is nil. Nothing may be in flight.
+func SetClock(c *Clock) {
+	clock.Store(c)
+	if c == nil {
+		C.soft_clock(nil, 0, 0)
+		return
+	}
+	C.soft_clock(C.soft_price(C.softPrice), C.double(c.Watchdog), flag(!c.Idle))
+}
+
+//export softPrice
+func softPrice(kernel *C.char, specs *C.uint32_t, params, second unsafe.Pointer, groups *C.uint32_t, threads C.uint32_t) C.double {
+	c := Command{
+		Kernel: C.GoString(kernel), Specs: *(*[C.soft_max_constants]uint32)(unsafe.Pointer(specs)),
+		Params: *(*[decl.ParamBytes]byte)(params), Groups: *(*[3]uint32)(unsafe.Pointer(groups)), Threads: uint32(threads),
+	}
+	if second != nil {
+		c.Second = *(*[decl.SecondBytes]byte)(second)
+	}
+	return C.double(clock.Load().Price(&c))
+}
+
+// Longest returns the virtual duration in seconds of the longest command buffer since the last call,
+// and Buffers the number of command buffers that have ended since the last call.
+func Longest() float64 { return float64(C.soft_longest()) }
+func Buffers() int     { return int(C.soft_buffers()) }
 
 // SetLimits sets the length of the longest buffer and the total memory in bytes; 0 restores the
 // default.

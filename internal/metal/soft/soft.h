@@ -41,6 +41,17 @@ void soft_residency(int on);
 void soft_timestamps(int where);
 // soft_delay delays each command by the given number of microseconds.
 void soft_delay(unsigned us);
+// soft_price returns the duration in seconds of a command: a kernel with its specialisation values,
+// parameters and secondary bytes.
+typedef double (*soft_price)(const char *kernel, const uint32_t *specs, const void *params, const void *second, const uint32_t *groups, uint32_t threads);
+// soft_clock makes the GPU's time virtual: a command takes the time that price returns, and a command
+// buffer that takes more than watchdog seconds ends with a timeout. If run is 0, no command is
+// executed except the kernel patch. With a null price the GPU's time is real again.
+void soft_clock(soft_price price, double watchdog, int run);
+// soft_longest returns the duration in seconds of the longest command buffer since the last call, and
+// soft_buffers the number of command buffers.
+double soft_longest(void);
+uint64_t soft_buffers(void);
 // soft_limits sets the length of the longest buffer and the total memory in bytes; 0 restores
 // the default.
 void soft_limits(uint64_t buffer, uint64_t memory);
