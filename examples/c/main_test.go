@@ -135,3 +135,56 @@ func TestIOSApp(t *testing.T) {
 		}
 	}
 }
+
+// TestIOSBuild runs the script that builds the app, with stand-ins for Apple's tools and for go, and
+// checks what it has them do.
+func TestIOSBuild(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("it is a shell script")
+	}
+	repository := t.TempDir() // the script builds in the repository that contains it
+	for _, file := range []string{"examples/ios/build.sh", "examples/ios/Info.plist", "testdata/gopher-q8_0.gguf"} {
+		b, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		file = filepath.Join(repository, file)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, b, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bin := t.TempDir()
+	for name, script := range map[string]string{
+		"xcrun": `case "$*" in
+"--sdk iphoneos --show-sdk-path") echo /sdk ;;
+"--sdk iphoneos --find clang") command -v clang ;;
+*) exit 1 ;;
+esac`,
+		"go":    `echo "go $* for $GOOS/$GOARCH, cgo $CGO_ENABLED, $CC $CGO_CFLAGS; $CGO_LDFLAGS" >>"$LOG"`,
+		"clang": `echo "clang $*" >>"$LOG"`,
+	} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log := filepath.Join(bin, "log")
+	out, _ := command(t, []string{"LOG=" + log, "PATH=" + bin + ":/usr/bin:/bin"}, filepath.Join(repository, "examples/ios/build.sh"))
+	if out != "build/ios/Pianola.app\n" {
+		t.Errorf("%q", out)
+	}
+	const flags = "-arch arm64 -isysroot /sdk -miphoneos-version-min=17.0 -O2"
+	want := "go build -tags nocuda -trimpath -buildmode=c-archive -o build/ios/libpianola.a ./examples/c for ios/arm64, cgo 1, " + bin + "/clang " + flags + "; " + flags + "\n" +
+		"clang " + flags + " -fobjc-arc -Wall -I examples/c -framework Foundation -framework UIKit -framework Metal -framework CoreGraphics" +
+		" -framework CoreFoundation -framework Security -lresolv -o build/ios/Pianola.app/Pianola examples/ios/main.m build/ios/libpianola.a\n"
+	if got, err := os.ReadFile(log); err != nil || string(got) != want {
+		t.Errorf("%v\n%s\nwant\n%s", err, got, want)
+	}
+	for _, file := range []string{"Info.plist", "model.gguf"} {
+		if _, err := os.Stat(filepath.Join(repository, "build/ios/Pianola.app", file)); err != nil {
+			t.Error(err)
+		}
+	}
+}
