@@ -120,10 +120,27 @@ func makeModules() (*cuda.Modules, error) {
 	if err != nil {
 		return nil, err
 	}
+	return modulesOf(m, func(file, arch string) cuda.Text {
+		return cuda.Text{
+			Read: func() ([]byte, error) { return shaders.PTX(file, arch) },
+			Describe: func() (i cuda.TextInfo, err error) {
+				i.Hash, i.Version, i.Target, err = shaders.DescribePTX(file, arch)
+				return i, err
+			},
+		}
+	})
+}
+
+// modulesOf returns the kernels of a manifest that have PTX. text returns a source file's PTX for an
+// architecture.
+func modulesOf(m *shaders.Manifest, text func(file, arch string) cuda.Text) (*cuda.Modules, error) {
 	mods := &cuda.Modules{BindingAlign: uint64(m.BindingAlign)}
 	var files []string
 	for i := range m.Kernels {
 		k := &m.Kernels[i]
+		if len(k.Entries) == 0 {
+			continue // only Apple GPUs have the kernel
+		}
 		if !slices.Contains(files, k.File) {
 			files = append(files, k.File)
 		}
@@ -144,13 +161,13 @@ func makeModules() (*cuda.Modules, error) {
 	}
 	for _, arch := range m.Architectures {
 		for _, file := range files {
-			if err := addText(mods, file, arch, false); err != nil {
+			if err := addText(mods, text(file, arch), file, arch, false); err != nil {
 				return nil, err
 			}
 		}
 	}
 	for _, e := range m.Exact {
-		if err := addText(mods, e.File, e.Architecture, true); err != nil {
+		if err := addText(mods, text(e.File, e.Architecture), e.File, e.Architecture, true); err != nil {
 			return nil, err
 		}
 	}
@@ -158,7 +175,7 @@ func makeModules() (*cuda.Modules, error) {
 }
 
 // addText adds the PTX of a file for an architecture: "sm_90", or "sm_90a" for that processor alone.
-func addText(mods *cuda.Modules, file, arch string, exact bool) error {
+func addText(mods *cuda.Modules, text cuda.Text, file, arch string, exact bool) error {
 	number := strings.TrimPrefix(arch, "sm_")
 	if exact {
 		number = strings.TrimSuffix(number, "a")
@@ -167,11 +184,7 @@ func addText(mods *cuda.Modules, file, arch string, exact bool) error {
 	if err != nil {
 		return fmt.Errorf("pianola: architecture %q of the kernels: %w", arch, err)
 	}
-	read := func() ([]byte, error) { return shaders.PTX(file, arch) }
-	describe := func() (i cuda.TextInfo, err error) {
-		i.Hash, i.Version, i.Target, err = shaders.DescribePTX(file, arch)
-		return i, err
-	}
-	mods.Texts = append(mods.Texts, cuda.Text{Name: file, Arch: capability, Exact: exact, Read: read, Describe: describe})
+	text.Name, text.Arch, text.Exact = file, capability, exact
+	mods.Texts = append(mods.Texts, text)
 	return nil
 }

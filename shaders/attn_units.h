@@ -11,7 +11,7 @@
 #ifndef PIANOLA_ATTN_UNITS_H
 #define PIANOLA_ATTN_UNITS_H
 
-#include "attn.h"
+#include "attn_pairs.h"
 #include "chunks.h"
 
 // Pairs of a unit, and positions of a tile.
@@ -19,34 +19,7 @@
 
 // Bytes of a block, and of a unit's Q or a tile's K or V.
 #define PIANOLA_BLOCK (PIANOLA_UNIT * PIANOLA_CHUNK_BYTES)
-#define PIANOLA_BLOCKS(D) ((D + 63) / 64 * PIANOLA_BLOCK)
-
-// The initial maximum score of a pair. It is above the score of invisible positions, so that their
-// weight is 0.
-#define PIANOLA_UNSEEN (0.5f * PIANOLA_LOWEST)
-
-// attn_pairs describes the work of a threadgroup. Its attn_part is the first row's, except that
-// begin and end cover the positions of all rows.
-struct attn_pairs {
-    device const float *q; // row 0 of the first head
-    uint q_stride;         // elements of q from one row to the next
-    uint out_stride;       // elements of out from one row to the next
-    bool aligned;          // the rows of q are aligned to 16 bytes
-    uint shared;           // heads that share K and V
-    uint first, last;      // first pair of the threadgroup, and last of all pairs
-    uint kv_len;           // number of visible positions of row 0, including its own
-    uint window;           // largest number of positions that a row sees
-};
-
-// pair_row returns the row of a pair, and pair_head its head. Pairs past the last repeat the last.
-static inline uint pair_row(thread const attn_pairs &t, uint pair) { return min(pair, t.last) / t.shared; }
-static inline uint pair_head(thread const attn_pairs &t, uint pair) { return min(pair, t.last) % t.shared; }
-
-// pair_sees returns the range of positions that a pair sees.
-static inline uint2 pair_sees(thread const attn_pairs &t, uint pair) {
-    const uint end = t.kv_len + pair_row(t, pair);
-    return uint2(end - min(end, t.window), end);
-}
+#define PIANOLA_TILE_BLOCKS(D) ((D + 63) / 64 * PIANOLA_BLOCK)
 
 // column_at returns the offset of 8 columns of a row of a matrix of blocks.
 static inline uint column_at(uint row, uint piece) { return piece / 8 * PIANOLA_BLOCK + piece_at(row, piece % 8); }
@@ -65,23 +38,14 @@ static inline void put_queries(threadgroup uchar *to, thread const attn_part &a,
             x = vector_at(from, t.aligned) * a.scale;
             y = vector_at(from + 4, t.aligned) * a.scale;
         }
-        threadgroup uchar *at = to + pair / PIANOLA_UNIT * (Terms * PIANOLA_BLOCKS(D)) + column_at(pair % PIANOLA_UNIT, piece);
+        threadgroup uchar *at = to + pair / PIANOLA_UNIT * (Terms * PIANOLA_TILE_BLOCKS(D)) + column_at(pair % PIANOLA_UNIT, piece);
         const half4 first = half4(x);
         const half4 second = half4(y);
         *(threadgroup uint4 *)at = uint4(as_type<uint2>(first), as_type<uint2>(second));
         if (Terms == 2) {
-            *(threadgroup uint4 *)(at + PIANOLA_BLOCKS(D)) = uint4(as_type<uint2>(half4(x - float4(first))), as_type<uint2>(half4(y - float4(second))));
+            *(threadgroup uint4 *)(at + PIANOLA_TILE_BLOCKS(D)) = uint4(as_type<uint2>(half4(x - float4(first))), as_type<uint2>(half4(y - float4(second))));
         }
     }
-}
-
-// scaled_halves returns 8 int8, multiplied by a scale, as float16.
-static inline uint4 scaled_halves(uint2 q, half scale) {
-    const half2 by = half2(scale, scale);
-    const uint2 low = tile_halves(q.x);
-    const uint2 high = tile_halves(q.y);
-    return uint4(as_type<uint>(as_type<half2>(low.x) * by), as_type<uint>(as_type<half2>(low.y) * by),
-                 as_type<uint>(as_type<half2>(high.x) * by), as_type<uint>(as_type<half2>(high.y) * by));
 }
 
 // fill_piece starts to copy 8 columns of a row of K or V. Int8 elements are converted at once.
@@ -138,9 +102,9 @@ struct tile_ring {
 
 // keys_at returns K of a slot, and values_at V.
 template <uint D>
-static inline threadgroup uchar *keys_at(thread const tile_ring &r, uint slot) { return r.at + slot * (2 * PIANOLA_BLOCKS(D)); }
+static inline threadgroup uchar *keys_at(thread const tile_ring &r, uint slot) { return r.at + slot * (2 * PIANOLA_TILE_BLOCKS(D)); }
 template <uint D>
-static inline threadgroup uchar *values_at(thread const tile_ring &r, uint slot) { return keys_at<D>(r, slot) + PIANOLA_BLOCKS(D); }
+static inline threadgroup uchar *values_at(thread const tile_ring &r, uint slot) { return keys_at<D>(r, slot) + PIANOLA_TILE_BLOCKS(D); }
 
 // fill_keys starts to copy K of a tile to a slot, and fill_values V.
 template <uint D>
@@ -211,7 +175,7 @@ static inline void multiply_keys(thread unit_state<D, Terms> &u, thread const ui
         }
         PIANOLA_UNROLL
         for (uint rest = Terms; rest-- > 0;) {
-            const ulong x = queries + rest * (PIANOLA_BLOCKS(D) / 16) + at;
+            const ulong x = queries + rest * (PIANOLA_TILE_BLOCKS(D) / 16) + at;
             if (i == 0 && rest == Terms - 1) {
                 metal::shim::begin_shared(u.scores, x, keys + at);
             } else {
@@ -229,7 +193,7 @@ static inline void multiply_keys(thread unit_state<D, Terms> &u, thread const ui
         uint4 x[Terms];
         PIANOLA_UNROLL
         for (uint rest = 0; rest < Terms; rest++) {
-            x[rest] = held<D, Terms>() ? own[i] : query(q + rest * PIANOLA_BLOCKS(D), i, lane, simd);
+            x[rest] = held<D, Terms>() ? own[i] : query(q + rest * PIANOLA_TILE_BLOCKS(D), i, lane, simd);
         }
         PIANOLA_UNROLL
         for (uint n = 0; n < PIANOLA_UNIT / 16; n++) {
@@ -479,7 +443,7 @@ static inline void attend_units(thread const attn_part &a, thread const attn_pai
     const uint unit = simd / 4 / ways;
     const uint way = simd / 4 % ways;
     tile_ring r;
-    r.at = tg + units * (Terms * PIANOLA_BLOCKS(D)) + way * slots * (2 * PIANOLA_BLOCKS(D));
+    r.at = tg + units * (Terms * PIANOLA_TILE_BLOCKS(D)) + way * slots * (2 * PIANOLA_TILE_BLOCKS(D));
     r.slots = slots;
     r.step = ways * PIANOLA_UNIT;
     r.first = a.begin / r.step * r.step;
@@ -501,7 +465,7 @@ static inline void attend_units(thread const attn_part &a, thread const attn_pai
     const uint first = t.first + unit * PIANOLA_UNIT + simd % 4 * 16; // pair
     const uint4 sees = uint4(pair_sees(t, first + lane / 4), pair_sees(t, first + lane / 4 + 8));
     const uint2 all = uint2(pair_sees(t, first + 15).x, pair_sees(t, first).y);
-    threadgroup const uchar *q = tg + unit * (Terms * PIANOLA_BLOCKS(D));
+    threadgroup const uchar *q = tg + unit * (Terms * PIANOLA_TILE_BLOCKS(D));
     unit_state<D, Terms> u;
     PIANOLA_UNROLL
     for (uint i = 0; i < D / 2; i++) {

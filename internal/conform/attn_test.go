@@ -348,13 +348,13 @@ func (a *attention) quantise(r *rand.Rand) {
 
 // TestAttention runs the tests of memory accesses, with the sanitizers.
 func TestAttention(t *testing.T) {
-	p := builds.Get(t, checked)
+	p := inBoth(t)
 	for _, tt := range []struct {
 		name string
-		run  func(*testing.T, *emu.Program)
-	}{{"attn", testAttn}, {"tile", func(t *testing.T, p *emu.Program) { testAttnTile(t, p, 0, exhaustive.Pick(uint64(4), 1)) }}, {"merge", testAttnMerge}, {"rope", func(t *testing.T, p *emu.Program) {
+		run  func(*testing.T, configurations)
+	}{{"attn", testAttn}, {"tile", func(t *testing.T, p configurations) { testAttnTile(t, p.shared, 0, exhaustive.Pick(uint64(4), 1)) }}, {"merge", testAttnMerge}, {"rope", func(t *testing.T, p configurations) {
 		testRopeAttn(t, p, 0, exhaustive.Pick(uint64(24), 4), exhaustive.Pick(600, 150))
-	}}, {"patch", testPatch}} {
+	}}, {"patch", func(t *testing.T, p configurations) { testPatch(t, p.apple) }}} {
 		t.Run(tt.name, func(t *testing.T) { tt.run(t, p) })
 	}
 }
@@ -365,17 +365,19 @@ func TestAttentionFast(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		run  func(*testing.T, *emu.Program)
-	}{{"tile", func(t *testing.T, p *emu.Program) { testAttnTile(t, p, 4, exhaustive.Pick(uint64(36), 16)) }}, {"rows", testAttnRows}, {"long", testAttnLong}, {"shared", testRopeAttnShared}, {"rope", func(t *testing.T, p *emu.Program) { testRopeAttn(t, p, 60, exhaustive.Pick(uint64(68), 61), 5000) }}} {
+	}{{"tile", func(t *testing.T, p *emu.Program) { testAttnTile(t, p, 4, exhaustive.Pick(uint64(36), 16)) }}, {"rows", testAttnRows}, {"long", testAttnLong}, {"shared", testRopeAttnShared}, {"rope", func(t *testing.T, p *emu.Program) {
+		testRopeAttn(t, configurations{p, p}, 60, exhaustive.Pick(uint64(68), 61), 5000)
+	}}} {
 		t.Run(tt.name, func(t *testing.T) { tt.run(t, p) })
 	}
 }
 
 // testAttn compares decode attention of random shapes with the CPU device and
 // with float64, in three orders.
-func testAttn(t *testing.T, p *emu.Program) {
+func testAttn(t *testing.T, p configurations) {
 	for seed := range exhaustive.Pick(uint64(16), 5) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		checkAttn(t, p, randomAttention(r, exhaustive.Pick(600, 150)), r, seed, 2e-5)
+		checkAttn(t, p.at(seed), randomAttention(r, exhaustive.Pick(600, 150)), r, seed, 2e-5)
 	}
 }
 
@@ -511,7 +513,7 @@ func (a attention) randomParts(r *rand.Rand) []float32 {
 }
 
 // testAttnMerge merges random splits, some of them without positions.
-func testAttnMerge(t *testing.T, p *emu.Program) {
+func testAttnMerge(t *testing.T, p configurations) {
 	for seed := range exhaustive.Pick(uint64(10), 4) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		d, heads, splits, rows := pick(r, 1, 8, 20, 64, 80, 128, 256, 300), 1+r.IntN(3), pick(r, 1, 2, 7, 40, 300), 1+r.IntN(3)
@@ -530,7 +532,7 @@ func testAttnMerge(t *testing.T, p *emu.Program) {
 		k, _ := decl.Lookup(c.kernel)
 		threads := pick(r, 32, 96, 128, 256, 1024)
 		for _, o := range []emu.Order{emu.Forward, emu.Reverse, emu.Random} {
-			got := c.emulated(t, p, tab, contents, launch{threads: threads, extra: uint32(r.IntN(2)), order: o, seed: seed})
+			got := c.emulated(t, p.at(seed), tab, contents, launch{threads: threads, extra: uint32(r.IntN(2)), order: o, seed: seed})
 			if err := compare(k, got, want, map[string]tolerance{"out": {d, 1e-5, false}}); err != nil {
 				t.Fatalf("seed %d: head_dim %d, %d splits, %d threads: %v", seed, d, splits, threads, err)
 			}

@@ -172,7 +172,7 @@ func batchedWholes() []whole {
 // emulator is slow; TestProductRows and TestAttentionRows have more rows.
 func TestWholeBatching(t *testing.T) {
 	for _, w := range exhaustive.Pick(batchedWholes(), batchedWholes()[:1]) {
-		p := builds.Get(t, fast)
+		p := builds.Get(t, w.emulator())
 		t.Run(w.String(), func(t *testing.T) {
 			t.Parallel()
 			if err := w.batching(t, p); err != nil {

@@ -283,7 +283,7 @@ var rounds = exhaustive.Pick(uint64(6), 3)
 // sizes and threadgroups for inactive rows. With the stop flag set, the command must change
 // nothing.
 func TestKernels(t *testing.T) {
-	p := builds.Get(t, checked)
+	p := inBoth(t)
 	for _, s := range subjects {
 		k, _ := decl.Lookup(s.kernel)
 		t.Run(k.Name, func(t *testing.T) { testSubject(t, p, s, rounds) })
@@ -291,7 +291,7 @@ func TestKernels(t *testing.T) {
 }
 
 // testSubject tests one kernel as described for TestKernels.
-func testSubject(t *testing.T, p *emu.Program, s subject, rounds uint64) {
+func testSubject(t *testing.T, p configurations, s subject, rounds uint64) {
 	k, _ := decl.Lookup(s.kernel)
 	for seed := range rounds {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -303,7 +303,7 @@ func testSubject(t *testing.T, p *emu.Program, s subject, rounds uint64) {
 		var first *outcome
 		threads := pick(r, 32, 64, 96, 128, 256, 1024)
 		for _, o := range []emu.Order{emu.Forward, emu.Reverse, emu.Random} {
-			got := c.emulated(t, p, tab, contents, launch{threads: threads, extra: uint32(r.IntN(3)), order: o, seed: seed})
+			got := c.emulated(t, p.at(seed), tab, contents, launch{threads: threads, extra: uint32(r.IntN(3)), order: o, seed: seed})
 			if err := compare(k, got, want, tol); err != nil {
 				t.Fatalf("seed %d, %d threads: %+v %v %+v: %v", seed, threads, c.params, c.specs, c.second, err)
 			}
@@ -313,7 +313,7 @@ func testSubject(t *testing.T, p *emu.Program, s subject, rounds uint64) {
 				t.Fatalf("seed %d: order %d gives another result: %v", seed, o, err)
 			}
 		}
-		got := c.emulated(t, p, tab, contents, launch{threads: threads, stop: 1})
+		got := c.emulated(t, p.at(seed), tab, contents, launch{threads: threads, stop: 1})
 		if err := compare(k, got, &outcome{bindings: contents, stopped: true}, nil); err != nil {
 			t.Fatalf("seed %d: it writes with the stop flag set: %v", seed, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/emu"
 	"github.com/pianola-engine/pianola/internal/exhaustive"
 )
@@ -18,6 +19,39 @@ var (
 	fast    = emu.Options{Sample: !exhaustive.On}
 	checked = emu.Options{Sanitize: exhaustive.On, Sample: !exhaustive.On}
 )
+
+// appleFast and appleChecked are the same in Apple's configuration. They always have a sample of the
+// weight types, because the code that depends on types is the same in both configurations.
+var (
+	appleFast    = emu.Options{Apple: true, Sample: true}
+	appleChecked = emu.Options{Apple: true, Sanitize: exhaustive.On, Sample: true}
+)
+
+// configurations are the emulators of the two configurations. Tests of random commands use them by turns, so
+// that the second configuration costs no time but that of its build.
+type configurations struct{ shared, apple *emu.Program }
+
+// inBoth returns the emulators of both configurations, with the sanitizers in exhaustive tests.
+func inBoth(t *testing.T) configurations {
+	t.Helper()
+	return configurations{builds.Get(t, checked), builds.Get(t, appleChecked)}
+}
+
+// at returns the emulator for a command.
+func (c configurations) at(seed uint64) *emu.Program {
+	if seed%2 == 1 {
+		return c.apple
+	}
+	return c.shared
+}
+
+// of returns the emulator for a command with weights of a type.
+func (c configurations) of(t dtype.Type, seed uint64) *emu.Program {
+	if !emu.Sampled(t) {
+		return c.shared
+	}
+	return c.at(seed)
+}
 
 func TestMain(m *testing.M) {
 	code := m.Run()

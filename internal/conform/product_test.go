@@ -334,7 +334,7 @@ func (a attention) merged(values, states []float32) []float32 {
 // the same integers in a different order of sums. With silu or a norm, an integer may
 // differ by one.
 func TestTiledGEMV(t *testing.T) {
-	e := builds.Get(t, checked)
+	e := inBoth(t)
 	for _, typ := range types() {
 		elems, _ := typ.Block()
 		if !dtype.Tiled16.Has(typ, dtype.TileRows, uint64(elems)) {
@@ -354,7 +354,7 @@ func TestTiledGEMV(t *testing.T) {
 				if p.silu || p.norm || p.merge.splits > 0 {
 					device, exact = 1e-2, 8e-2
 				}
-				p.check(t, e, seed, pick(r, 32, 64, 96, 192, 256), device, exact)
+				p.check(t, e.of(typ, seed), seed, pick(r, 32, 64, 96, 192, 256), device, exact)
 			}
 		})
 	}
@@ -363,7 +363,7 @@ func TestTiledGEMV(t *testing.T) {
 // TestRowsGEMV compares products of rows with those of the CPU device, which sums in a
 // different order.
 func TestRowsGEMV(t *testing.T) {
-	e := builds.Get(t, checked)
+	e := inBoth(t)
 	for _, typ := range types() {
 		t.Run(typ.String(), func(t *testing.T) {
 			elems, _ := typ.Block()
@@ -379,7 +379,7 @@ func TestRowsGEMV(t *testing.T) {
 					p.in = pick(r, 1, 7, 8, 32, 100, 256, 264, 1016, 2056, 4100, 4352)
 				}
 				p.kindOf(r)
-				p.check(t, e, seed, pick(r, 32, 64, 96, 192, 256), 2e-5, 2e-5)
+				p.check(t, e.of(typ, seed), seed, pick(r, 32, 64, 96, 192, 256), 2e-5, 2e-5)
 			}
 		})
 	}
@@ -389,7 +389,7 @@ func TestRowsGEMV(t *testing.T) {
 // device, products of rows use pairs of float16. Only exhaustive tests use the sanitizers,
 // which make the emulator several times slower.
 func TestGEMM(t *testing.T) {
-	e := builds.Get(t, checked)
+	e := inBoth(t)
 	for _, typ := range types() {
 		elems, _ := typ.Block()
 		for _, layout := range []dtype.Layout{dtype.Rows, dtype.Tiled16} {
@@ -417,7 +417,7 @@ func TestGEMM(t *testing.T) {
 							device, exact = 1e-2, 8e-2
 						}
 					}
-					p.check(t, e, seed, pick(r, 32, 64, 256), device, exact)
+					p.check(t, e.of(typ, seed), seed, pick(r, 32, 64, 256), device, exact)
 				}
 			})
 		}
@@ -427,7 +427,7 @@ func TestGEMM(t *testing.T) {
 // TestEmbedTypes looks up rows of every type in both layouts. For types without a minimum all
 // bits must be equal, because an element is a single product.
 func TestEmbedTypes(t *testing.T) {
-	e := builds.Get(t, checked)
+	e := inBoth(t)
 	k, _ := decl.Lookup(kernels.Embed)
 	for _, typ := range types() {
 		elems, _ := typ.Block()
@@ -464,7 +464,7 @@ func TestEmbedTypes(t *testing.T) {
 						tol = map[string]tolerance{"out": {n, 1e-6, false}}
 					}
 					for _, o := range []emu.Order{emu.Forward, emu.Random} {
-						got := c.emulated(t, e, tab, contents, launch{threads: pick(r, 32, 256), extra: 1, order: o, seed: seed})
+						got := c.emulated(t, e.of(typ, seed), tab, contents, launch{threads: pick(r, 32, 256), extra: 1, order: o, seed: seed})
 						if err := compare(k, got, want, tol); err != nil {
 							t.Fatalf("seed %d: %+v: %v", seed, c.params, err)
 						}

@@ -141,12 +141,12 @@ func (a ropeAttention) check(c command, got *outcome, tol float64) error {
 
 // testRopeAttn compares random shapes with fewer than limit positions with the CPU device and
 // with float64, in three orders.
-func testRopeAttn(t *testing.T, p *emu.Program, first, end uint64, limit int) {
+func testRopeAttn(t *testing.T, p configurations, first, end uint64, limit int) {
 	for seed := first; seed < end; seed++ {
 		r := rand.New(rand.NewPCG(seed, 7))
 		a := ropeAttention{attention: randomAttention(r, limit).withoutSinks(), interleaved: r.IntN(2) == 0, norm: r.IntN(2) == 0}
 		a.ahead = pick(r, 0, 4096, 8192, 20480)
-		checkRopeAttn(t, p, a, r, seed)
+		checkRopeAttn(t, p.at(seed), a, r, seed)
 	}
 }
 

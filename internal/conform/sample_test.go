@@ -176,7 +176,7 @@ func rankedParts(r *rand.Rand, logits []float32, part int) []uint32 {
 
 // TestSampler compares the sampler's commands with the CPU's.
 func TestSampler(t *testing.T) {
-	p := builds.Get(t, checked)
+	p := inBoth(t)
 	for _, s := range sampleSubjects {
 		k, _ := decl.Lookup(s.kernel)
 		t.Run(k.Name, func(t *testing.T) { testSubject(t, p, s, rounds) })

@@ -66,7 +66,7 @@ var verifySubjects = []subject{
 
 // TestVerify compares the commands with the CPU device, including the step block.
 func TestVerify(t *testing.T) {
-	p := builds.Get(t, checked)
+	p := inBoth(t)
 	for _, s := range verifySubjects {
 		k, _ := decl.Lookup(s.kernel)
 		t.Run(k.Name, func(t *testing.T) { testSubject(t, p, s, 2*rounds) })

@@ -69,9 +69,15 @@ func integers(c *chip.Chip) { c.ActQ8, c.TileWeights, c.GEMVRows = true, true, 1
 // into two splits.
 const wholeContext = 96
 
-// emulator returns the options of the emulator that the case uses.
+// emulator returns the options of the emulator that the case uses: Apple's configuration for an
+// Apple chip.
 func (w *whole) emulator() emu.Options {
-	if w.fast {
+	switch apple := w.chip != "h200" && w.chip != "cuda"; {
+	case apple && w.fast:
+		return appleFast
+	case apple:
+		return appleChecked
+	case w.fast:
 		return fast
 	}
 	return checked
@@ -378,7 +384,7 @@ func TestWholeLogits(t *testing.T) {
 		prompt[i] = int32(i*37%500 + 3)
 	}
 	var rows [2][][]float32
-	for i, dev := range []replay.Device{host, emu.NewDevice(builds.Get(t, checked), emu.DeviceOptions{Order: emu.Random})} {
+	for i, dev := range []replay.Device{host, emu.NewDevice(builds.Get(t, appleChecked), emu.DeviceOptions{Order: emu.Random})} {
 		s, err := load(t, dev, tab, src).NewSession(replay.SessionOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -403,7 +409,7 @@ func TestWholeLogits(t *testing.T) {
 func TestWholeStop(t *testing.T) {
 	w := whole{model: "tiny/qwen3", chip: "m4-pro", change: small}
 	tab, src := w.compile(t)
-	m := load(t, emu.NewDevice(builds.Get(t, fast), emu.DeviceOptions{}), tab, src)
+	m := load(t, emu.NewDevice(builds.Get(t, appleFast), emu.DeviceOptions{}), tab, src)
 	prompt := []int32{5, 6, 7}
 	chain := exhaustive.Pick(10, 5)
 	want := generate(t, m, prompt, 3*chain+2).ids // the last chain begins before token 2*chain
@@ -470,7 +476,7 @@ func decode(dev replay.Device, t *table.Table, n uint32) ([][]byte, error) {
 func TestWholeFaults(t *testing.T) {
 	every := exhaustive.Pick(1, 5)
 	w := whole{model: "tiny/qwen3", chip: "m4-pro", change: small}
-	p := builds.Get(t, fast)
+	p := builds.Get(t, appleFast)
 	tab, src := w.compile(t)
 	program, _, _ := tab.Program(table.ProgramDecode)
 	run := func(tab *table.Table, order emu.Order) ([]byte, error) {

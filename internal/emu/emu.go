@@ -69,6 +69,7 @@ type Program struct {
 
 // Options are the settings of a build.
 type Options struct {
+	Apple    bool   // build Apple's configuration: one text, as Apple's compiler gets it
 	Sanitize bool   // report accesses outside of buffers and threadgroup memory, and misaligned ones
 	Sample   bool   // compile fast: with only the weight types that Sampled reports, and less optimisation
 	Sources  string // a folder of undeclared kernels, from the repository's root; "" for the real ones
@@ -137,6 +138,9 @@ func build(tb testing.TB, o Options, dir string) *Program {
 	args := []string{"run", "./internal/shadergen", "-program", p.path}
 	if o.Sources != "" {
 		args = append(args, "-undeclared", "-sources", o.Sources)
+	}
+	if o.Apple {
+		args = append(args, "-apple")
 	}
 	if o.Sanitize {
 		args = append(args, "-sanitize")

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/pianola-engine/pianola/internal/metal/joined"
 	"github.com/pianola-engine/pianola/internal/ptxstore"
 	"github.com/pianola-engine/pianola/shaders"
 )
@@ -28,9 +29,11 @@ type output struct {
 // project holds the sources and the compiler.
 type project struct {
 	toolchain
-	kernels []*source // .metal files, by name
-	headers []*source // included headers, except generated ones
-	only    string    // the only source to compile, or "" for all
+	kernels []*source         // .metal files, by name; not those that replace another one for Apple
+	apple   []*source         // .metal files of Apple's configuration, by name
+	headers []*source         // included headers, except generated ones
+	texts   map[string]string // all files' texts by name, as Apple's compiler gets them
+	only    string            // the only source to compile, or "" for all
 }
 
 // generated lists headers that are not checked because another generator writes them.
@@ -40,7 +43,7 @@ var generated = []string{"params.h", "constants.h", "types.h"}
 // them for the targets. The caller must remove the build folder. If declared is false, as for
 // test kernels, kernels need no declaration.
 func open(root, folder string, declared bool) (*project, error) {
-	p := &project{toolchain: toolchain{root: root}}
+	p := &project{toolchain: toolchain{root: root}, texts: map[string]string{}}
 	var err error
 	if p.version, err = version(); err != nil {
 		return nil, err
@@ -48,7 +51,7 @@ func open(root, folder string, declared bool) (*project, error) {
 	if p.build, err = os.MkdirTemp("", "pianola-shaders-"); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(p.read("shaders", ".h", declared), p.read(folder, ".metal", declared)); err != nil {
+	if err := errors.Join(p.read("shaders", ".h", declared), p.read(folder, ".metal", declared), p.divide()); err != nil {
 		os.RemoveAll(p.build)
 		return nil, err
 	}
@@ -71,6 +74,7 @@ func (p *project) read(folder, ext string, declared bool) error {
 		if err != nil {
 			return err
 		}
+		p.texts[f.Name()] = string(b)
 		s := parseSource(path, string(b))
 		switch {
 		case slices.Contains(generated, f.Name()):
@@ -93,23 +97,7 @@ func (p *project) read(folder, ext string, declared bool) error {
 			return err
 		}
 	}
-	faults = append(faults, p.twice()...)
 	return errors.Join(faults...)
-}
-
-// twice returns a fault for each kernel that is defined in two files.
-func (p *project) twice() []error {
-	var faults []error
-	var names []string
-	for _, s := range p.kernels {
-		for _, k := range s.kernels {
-			if slices.Contains(names, k.name) {
-				faults = append(faults, &fault{s.path, 1, "kernel " + k.name + " is defined twice"})
-			}
-			names = append(names, k.name)
-		}
-	}
-	return faults
 }
 
 // put writes a file of the build folder.
@@ -137,10 +125,10 @@ func each(jobs []func() error) error {
 	return errors.Join(errs...)
 }
 
-// check runs the strict passes on every source.
+// check runs the strict passes on every source, and on the text that Apple's compiler gets.
 func (p *project) check() error {
-	var jobs []func() error
-	for _, s := range p.kernels {
+	jobs := []func() error{p.checkJoined}
+	for _, s := range p.all() {
 		jobs = append(jobs, func() error {
 			if err := p.toolchain.check(s.path); err != nil {
 				return err
@@ -156,6 +144,9 @@ func (p *project) make() ([]output, error) {
 	var jobs []func() error
 	var outputs []output
 	for _, s := range p.kernels {
+		if joined.Apple(s.base()) {
+			continue
+		}
 		text, err := s.ptxSource()
 		if err != nil {
 			return nil, err
@@ -197,7 +188,7 @@ func (p *project) make() ([]output, error) {
 }
 
 func (p *project) manifest() ([]byte, error) {
-	m := shaders.Manifest{Compiler: p.version, BindingAlign: bindingAlign, Kernels: []shaders.Kernel{}}
+	m := shaders.Manifest{Compiler: p.version, BindingAlign: bindingAlign}
 	for _, a := range architectures {
 		if a.file == "" {
 			m.Architectures = append(m.Architectures, a.name)
@@ -205,10 +196,21 @@ func (p *project) manifest() ([]byte, error) {
 			m.Exact = append(m.Exact, shaders.Exact{File: a.file, Architecture: a.name})
 		}
 	}
-	for _, s := range p.kernels {
+	return describe(m, p.kernels, func(s *source, kernel string) ([]shaders.Entry, error) {
+		if joined.Apple(s.base()) {
+			return []shaders.Entry{}, nil // NVIDIA GPUs lack the kernel
+		}
+		return entries(kernel)
+	})
+}
+
+// describe returns a manifest with the kernels of some files, encoded as JSON.
+func describe(m shaders.Manifest, files []*source, entries func(s *source, kernel string) ([]shaders.Entry, error)) ([]byte, error) {
+	m.Kernels = []shaders.Kernel{}
+	for _, s := range files {
 		for i := range s.kernels {
 			k := &s.kernels[i]
-			list, err := entries(k.name)
+			list, err := entries(s, k.name)
 			if err != nil {
 				return nil, err
 			}
@@ -219,9 +221,9 @@ func (p *project) manifest() ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// host builds the emulator with every kernel. The result is a shared library or the program
+// host builds the emulator with every kernel of the build's configuration. The result is a shared library or the program
 // that package emu starts.
-func (p *project) host(out string, shared bool, b hostBuild) error {
+func (p *project) host(out string, b hostBuild) error {
 	out, err := filepath.Abs(out)
 	if err != nil {
 		return err
@@ -236,25 +238,36 @@ func (p *project) host(out string, shared bool, b hostBuild) error {
 		objects = append(objects, o)
 		jobs = append(jobs, func() error { return compile(file, o, b) })
 	}
-	for _, s := range p.kernels {
+	files := p.kernels
+	if b.apple {
+		files = p.apple
+		if err := p.putJoined(); err != nil {
+			return err
+		}
+	}
+	for _, s := range files {
 		name := strings.TrimSuffix(s.base(), ".metal") + ".host.cc"
-		if err := p.put(name, s.hostSource()); err != nil {
+		include := s.include()
+		if b.apple {
+			include = joinedInclude
+		}
+		if err := p.put(name, s.hostSource(include)); err != nil {
 			return err
 		}
 		add(p.object, name)
 	}
-	if err := p.put("kernels.cc", hostList(p.kernels)); err != nil {
+	if err := p.put("kernels.cc", hostList(files)); err != nil {
 		return err
 	}
 	add(p.native, filepath.Join(p.build, "kernels.cc"))
 	add(p.native, "shaders/host/emulator.cc")
-	if !shared {
+	if !b.shared {
 		add(p.native, "shaders/host/server.cc")
 	}
 	if err := each(jobs); err != nil {
 		return err
 	}
-	return p.link(out, shared, b, objects)
+	return p.link(out, b, objects)
 }
 
 // compare returns an error for each output that differs from the committed file, and for each

@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -114,9 +115,10 @@ func (t *toolchain) strictArgs(more ...string) []string {
 	return append(append(args, "-isystem", "shaders/shim"), more...)
 }
 
-// check runs the strict front end on a source file of the repository.
-func (t *toolchain) check(file string) error {
-	args := t.strictArgs("-Wall", "-Wextra", "-Werror", "-Wno-unknown-attributes", "-Wno-ignored-pragmas", "-Wno-sometimes-uninitialized",
+// check runs the strict front end on a source file, with more options.
+func (t *toolchain) check(file string, more ...string) error {
+	args := t.strictArgs(more...)
+	args = append(args, "-Wall", "-Wextra", "-Werror", "-Wno-unknown-attributes", "-Wno-ignored-pragmas", "-Wno-sometimes-uninitialized",
 		"-Wno-uninitialized", "-Wno-duplicate-decl-specifier", "-Wno-unused-function")
 	_, err := t.run(compiler, append(append(args, brief...), file)...)
 	return err
@@ -147,19 +149,21 @@ func (t *toolchain) ptx(file string, a *architecture) ([]byte, error) {
 
 // hostBuild selects how the emulator is built.
 type hostBuild struct {
+	apple    bool   // in Apple's configuration
+	shared   bool   // a shared library, which executes whole models
 	sanitize bool   // with sanitizers, and the line numbers that their reports print
 	types    string // names of the only quantised weight types to compile, separated by commas; "" for all
 }
 
 // options returns the options for all parts of the emulator. The tests of a sample run little
-// code of an emulator with few types, so the compiler's time counts for more than the code's
+// code of a program with few types, so the compiler's time counts for more than the code's
 // speed.
 func (b hostBuild) options() []string {
 	args := []string{"--target=x86_64-linux-gnu", "-march=x86-64-v3", "-fPIC", "-ftls-model=initial-exec"}
 	switch {
 	case b.sanitize:
 		return append(args, "-gline-tables-only", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,alignment,bounds", "-fno-sanitize-recover=all", "-fsanitize-address-use-after-return=never")
-	case b.types != "":
+	case b.types != "" && !b.shared:
 		return append(args, "-O1")
 	}
 	return append(args, "-O2")
@@ -170,6 +174,9 @@ func (t *toolchain) object(file, out string, b hostBuild) error {
 	args := append(append([]string{}, language...), b.options()...)
 	// Do not unroll loops: it takes most of the compile time and gains nothing here.
 	args = append(args, "-Xclang", "-ffloat16-excess-precision=none", "-D_Pragma(x)=", "-Wno-builtin-macro-redefined")
+	if b.apple {
+		args = append(args, appleDefine)
+	}
 	return t.compile(append(append(args, t.includes()...), brief...), out, filepath.Join(t.build, file))
 }
 
@@ -184,9 +191,9 @@ func (t *toolchain) native(file, out string, b hostBuild) error {
 }
 
 // link builds a shared library or a program.
-func (t *toolchain) link(out string, shared bool, b hostBuild, objects []string) error {
+func (t *toolchain) link(out string, b hostBuild, objects []string) error {
 	args := b.options()
-	if shared {
+	if b.shared {
 		args = append(args, "-shared")
 	}
 	_, err := t.run(compiler, append(append(args, "-o", out), append(objects, "-lm", "-lstdc++")...)...)
@@ -205,8 +212,8 @@ var (
 
 // checkTree checks the syntax tree of the strict front end for code that this front end
 // accepts but Metal rejects. In the tree, a pointer without an address space is __generic.
-func (t *toolchain) checkTree(file string) error {
-	out, err := t.run(compiler, t.strictArgs("-w", "-Xclang", "-ast-dump", "-fno-color-diagnostics", file)...)
+func (t *toolchain) checkTree(file string, more ...string) error {
+	out, err := t.run(compiler, append(t.strictArgs("-w", "-Xclang", "-ast-dump", "-fno-color-diagnostics"), append(more, file)...)...)
 	if err != nil {
 		return err
 	}
@@ -233,7 +240,7 @@ func (t *toolchain) checkTree(file string) error {
 				}
 			}
 		}
-		if path.Clean(current) != path.Clean(file) && !strings.HasPrefix(current, "shaders/") || strings.HasPrefix(current, shim) {
+		if !slices.Contains([]string{".metal", ".h"}, path.Ext(current)) || strings.HasPrefix(current, shim) {
 			continue
 		}
 		if start == 0 {

@@ -125,14 +125,23 @@ func arguments(k *kernel, positionOn func(*position) string, what func(*paramete
 	return strings.Join(append(args, "fc"), ", ")
 }
 
+// include returns the lines that include a source.
+func (s *source) include() string {
+	return fmt.Sprintf("#include \"constants.h\"\n#include %q\n", s.base())
+}
+
 // ptxSource returns the text that is compiled to PTX: the file, followed by an entry for each
 // instance of each kernel. All entries have the same parameters: 8 pointers, 64 bytes of
 // parameters, the secondary parameters, the step block and 8 specialisation values. Only
 // bindings that may be read ahead are __restrict, because the compiler may move loads through
 // such pointers to the start of the kernel.
-func (s *source) ptxSource() (string, error) {
+func (s *source) ptxSource() (string, error) { return s.ptxEntries(s.include(), "", entries) }
+
+// ptxEntries returns a text with the entries of the source's kernels. include are the lines that
+// include the kernels, and begin is the first statement of each entry.
+func (s *source) ptxEntries(include, begin string, entries func(kernel string) ([]shaders.Entry, error)) (string, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "#include \"constants.h\"\n#include %q\n#include <metal/entry.h>\n", s.base())
+	b.WriteString(include + "#include <metal/entry.h>\n")
 	for i := range s.kernels {
 		k := &s.kernels[i]
 		list, err := entries(k.name)
@@ -170,17 +179,18 @@ func (s *source) ptxSource() (string, error) {
 		for _, e := range list {
 			signature := fmt.Sprintf("entry_%s(%s)", e.Name, strings.Join(params, ", "))
 			fmt.Fprintf(&b, "extern \"C\" __attribute__((nvptx_kernel)) void %s __asm__(%q);\nvoid %s {\n", signature, e.Name, signature)
-			b.WriteString(constantsStruct(k.name, e.Fixed))
+			b.WriteString(begin + constantsStruct(k.name, e.Fixed))
 			fmt.Fprintf(&b, "    ::%s(%s);\n}\n", k.name, call)
 		}
 	}
 	return b.String(), nil
 }
 
-// hostSource returns the text that is compiled for the emulator.
-func (s *source) hostSource() string {
+// hostSource returns the text that is compiled for the emulator. include are the lines that include
+// the kernels.
+func (s *source) hostSource(include string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "#include \"constants.h\"\n#include %q\n", s.base())
+	b.WriteString(include)
 	for i := range s.kernels {
 		k := &s.kernels[i]
 		call := arguments(k, func(at *position) string { return at.host }, func(p *parameter) string {

@@ -120,8 +120,20 @@ var instances = []compiled{
 	{kernel: "rope_attn", generic: true, fixed: slices.Concat(fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16), fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8))},
 }
 
+// appleInstances are the instances of the kernels whose constants have other values in Apple's
+// configuration.
+var appleInstances []compiled
+
 // entries returns the entries of a kernel. The generic one comes first.
-func entries(name string) ([]shaders.Entry, error) {
+func entries(name string) ([]shaders.Entry, error) { return entriesOf(instances, name) }
+
+// appleEntries returns the entries of a kernel in Apple's configuration.
+func appleEntries(name string) ([]shaders.Entry, error) {
+	return entriesOf(slices.Concat(appleInstances, instances), name)
+}
+
+// entriesOf returns the entries of a kernel. Of several instances in the list, the first counts.
+func entriesOf(instances []compiled, name string) ([]shaders.Entry, error) {
 	i := slices.IndexFunc(instances, func(c compiled) bool { return c.kernel == name })
 	if i < 0 {
 		return []shaders.Entry{{Name: name}}, nil

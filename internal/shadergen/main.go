@@ -9,6 +9,8 @@
 //	go run ./internal/shadergen -program FILE       builds it as the program of package emu
 //	go run ./internal/shadergen -sanitize -program FILE
 //	go run ./internal/shadergen -types Q8_0,Q4_K -program FILE
+//	go run ./internal/shadergen -apple -program FILE
+//	go run ./internal/shadergen -apple -ptx FOLDER  assembles Apple's kernels for NVIDIA GPUs
 //
 // It requires clang 19 and installs nothing.
 package main
@@ -26,19 +28,25 @@ func main() {
 	program := flag.String("program", "", "build the emulator as a program in this file")
 	sanitize := flag.Bool("sanitize", false, "build the emulator with sanitizers for addresses, alignment and bounds")
 	types := flag.String("types", "", "build an emulator that compiles fast, with less optimisation and only these quantised weight types, such as Q8_0,Q4_K")
+	apple := flag.Bool("apple", false, "build the emulator, or the PTX of -ptx, in Apple's configuration")
+	ptx := flag.String("ptx", "", "with -apple, write PTX of all kernels and its manifest to this folder")
 	root := flag.String("root", ".", "the repository's root")
 	sources := flag.String("sources", "shaders", "the folder of the kernels, relative to the root")
 	only := flag.String("only", "", "compile only this source, such as gemm.metal, and keep the PTX of the others")
 	undeclared := flag.Bool("undeclared", false, "accept kernels without a declaration, as tests use them")
 	flag.Parse()
-	b := hostBuild{sanitize: *sanitize, types: *types}
-	if err := run(*root, *sources, *only, !*undeclared, *check, *lint, *host, *program, b); err != nil {
+	b := hostBuild{apple: *apple, shared: *host != "", sanitize: *sanitize, types: *types}
+	if *apple && *host == "" && *program == "" && *ptx == "" || *ptx != "" && !*apple {
+		fmt.Fprintln(os.Stderr, "shadergen: -apple needs -host, -program or -ptx, and -ptx needs -apple")
+		os.Exit(2)
+	}
+	if err := run(*root, *sources, *only, !*undeclared, *check, *lint, *host, *program, *ptx, b); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(root, sources, only string, declared, check, lint bool, host, program string, b hostBuild) error {
+func run(root, sources, only string, declared, check, lint bool, host, program, ptx string, b hostBuild) error {
 	p, err := open(root, sources, declared)
 	if err != nil {
 		return err
@@ -47,9 +55,11 @@ func run(root, sources, only string, declared, check, lint bool, host, program s
 	p.only = only
 	switch {
 	case host != "":
-		return p.host(host, true, b)
+		return p.host(host, b)
 	case program != "":
-		return p.host(program, false, b)
+		return p.host(program, b)
+	case ptx != "":
+		return p.applePTX(ptx)
 	}
 	if err := p.check(); err != nil || lint {
 		return err

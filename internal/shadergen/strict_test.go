@@ -119,7 +119,7 @@ func passes(t *testing.T, tools *toolchain, s snippet) map[string]error {
 		t.Fatal(err)
 	}
 	put("snippet.ptx.cc", ptx)
-	put("snippet.host.cc", src.hostSource())
+	put("snippet.host.cc", src.hostSource(src.include()))
 	got["target"] = tools.object("snippet.host.cc", filepath.Join(dir, "snippet.o"), hostBuild{})
 	for _, a := range architectures {
 		text, err := tools.ptx("snippet.ptx.cc", &a)

@@ -21,6 +21,14 @@ func (o Options) Whole() Options {
 // Table returns the loaded table.
 func (d *Device) Table() *table.Table { return d.table }
 
+// Threads returns the number of threads of each command, and of its pipeline's largest threadgroup.
+func (d *Device) Threads() (list [][2]int) {
+	for i := range d.kernels {
+		list = append(list, [2]int{d.kernels[i].threads, d.kernels[i].pipeline.MaxThreads})
+	}
+	return list
+}
+
 // Scratch returns the bytes of executor scope after the last submission.
 func (d *Device) Scratch() (b []byte) {
 	for i := range d.table.Slots {

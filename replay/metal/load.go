@@ -213,7 +213,8 @@ func (d *Device) fits(c *table.Cmd, k *Kernel, memory uint64) error {
 	return nil
 }
 
-// pipelines compiles the library and creates a pipeline for each specialisation.
+// pipelines compiles the library and creates a pipeline for each specialisation and number of
+// threads. Metal assigns registers for the number of threads that a pipeline may be launched with.
 func (l *loader) pipelines() error {
 	d := l.d
 	library, hash, err := d.library()
@@ -225,7 +226,7 @@ func (l *loader) pipelines() error {
 	made := map[string]driver.Pipeline{}
 	pipeline := func(k *kernel) error {
 		declared, _ := d.o.Kernels.find(k.name)
-		key := fmt.Sprint(k.name, k.specs[:len(declared.Constants)])
+		key := fmt.Sprint(k.name, k.threads, k.specs[:len(declared.Constants)])
 		p, ok := made[key]
 		if !ok {
 			var constants []driver.Constant
@@ -233,7 +234,7 @@ func (l *loader) pipelines() error {
 				constants = append(constants, driver.Constant{Index: number, Value: k.specs[i]})
 			}
 			var err error
-			if p, err = d.drv.Pipeline(library, archive.object, k.name, constants, declared.MaxThreads, d.o.Mode == modeRecord); err != nil {
+			if p, err = d.drv.Pipeline(library, archive.object, k.name, constants, k.threads, d.o.Mode == modeRecord); err != nil {
 				return err
 			}
 			d.own.add(p.Handle)

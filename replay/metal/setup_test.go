@@ -19,6 +19,27 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
+// TestThreads checks that each pipeline is compiled for exactly the threads that its commands are
+// launched with.
+func TestThreads(t *testing.T) {
+	checked(t)
+	m := tiny(t, "llama")
+	d := load(t, options(t, metal.Modes()[0]), m)
+	seen := map[int]bool{}
+	for i, n := range d.Threads() {
+		seen[n[0]] = true
+		if n[0] != n[1] {
+			t.Errorf("command %d (%s) has %d threads, and its pipeline up to %d", i, m.t.Label(i), n[0], n[1])
+		}
+	}
+	if len(seen) < 3 {
+		t.Errorf("all commands have the same number of threads: %v", seen)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestResidency decodes with and without residency sets. The tokens must be the same, and
 // recordings must not declare the use of buffers if a residency set exists.
 func TestResidency(t *testing.T) {

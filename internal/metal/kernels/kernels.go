@@ -4,14 +4,13 @@
 package kernels
 
 import (
-	"bytes"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"sync"
 
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/metal/joined"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/shaders"
 )
@@ -37,6 +36,12 @@ func With(folder fs.FS) (*metal.Kernels, error) {
 	return &own, nil
 }
 
+// embeds reports whether a source file is embedded.
+func embeds(file string) bool {
+	_, err := shaders.Source(file)
+	return err == nil
+}
+
 func fit() (*metal.Kernels, error) {
 	m, err := shaders.Made()
 	if err != nil {
@@ -46,8 +51,8 @@ func fit() (*metal.Kernels, error) {
 	var files []string
 	for i := range m.Kernels {
 		k := &m.Kernels[i]
-		if !slices.Contains(files, k.File) {
-			files = append(files, k.File)
+		if file := joined.Replacement(k.File, embeds); !slices.Contains(files, file) {
+			files = append(files, file)
 		}
 		kernel := metal.Kernel{Name: k.Name, MaxThreads: k.MaxThreads}
 		for _, c := range decl.Of(k.Name).Specs {
@@ -62,7 +67,13 @@ func fit() (*metal.Kernels, error) {
 		}
 		kernels.List = append(kernels.List, kernel)
 	}
-	kernels.Source = sync.OnceValues(func() ([]byte, error) { return source(files) })
+	kernels.Source = sync.OnceValues(func() ([]byte, error) {
+		text, err := joined.Text(files, shaders.Source)
+		if err != nil {
+			return nil, fmt.Errorf("kernels: %w", err)
+		}
+		return text, nil
+	})
 	text, err := kernels.Source()
 	if err != nil {
 		return nil, err
@@ -73,43 +84,4 @@ func fit() (*metal.Kernels, error) {
 	}
 	kernels.Data = compiled(folder, text)
 	return kernels, nil
-}
-
-var include = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"[^\n]*\n?`)
-
-// source joins source files to one text and inserts each header where it is first included,
-// because Metal's run-time compiler has no include directory.
-func source(files []string) ([]byte, error) {
-	var b bytes.Buffer
-	seen := map[string]bool{}
-	var add func(file string) error
-	add = func(file string) error {
-		if seen[file] {
-			return nil
-		}
-		seen[file] = true
-		text, err := shaders.Source(file)
-		if err != nil {
-			return err
-		}
-		at, line := 0, 1
-		fmt.Fprintf(&b, "#line 1 %q\n", file)
-		for _, m := range include.FindAllSubmatchIndex(text, -1) {
-			b.Write(text[at:m[0]])
-			line += bytes.Count(text[at:m[1]], []byte("\n"))
-			at = m[1]
-			if err := add(string(text[m[2]:m[3]])); err != nil {
-				return fmt.Errorf("%s: %w", file, err)
-			}
-			fmt.Fprintf(&b, "#line %d %q\n", line, file)
-		}
-		b.Write(text[at:])
-		return nil
-	}
-	for _, file := range files {
-		if err := add(file); err != nil {
-			return nil, fmt.Errorf("kernels: source: %w", err)
-		}
-	}
-	return b.Bytes(), nil
 }

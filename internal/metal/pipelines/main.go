@@ -115,14 +115,14 @@ func compile(name, chipName string) (*table.Table, error) {
 type statistic struct {
 	kernel   string
 	commands int    // commands of the table that use it
-	launched int    // threads of the largest threadgroup that is launched
+	launched int    // threads of a threadgroup
 	dynamic  uint64 // bytes of threadgroup memory that are set at launch, at most
 	made     driver.Pipeline
 	free     int // threads that the registers allow if the pipeline is not made for a number of threads
 	err      error
 }
 
-// measure makes a pipeline for each kernel and specialisation of a table. A pipeline that cannot
+// measure makes a pipeline for each kernel, specialisation and number of threads of a table. A pipeline that cannot
 // be made has an error and does not stop the others.
 func measure(drv driver.Device, library driver.Library, k *metal.Kernels, t *table.Table) []statistic {
 	var all []statistic
@@ -136,28 +136,28 @@ func measure(drv driver.Device, library driver.Library, k *metal.Kernels, t *tab
 				continue
 			}
 			values := t.Specs[c.Spec].Values[:len(declared.Specs)]
-			name := declared.Name + constants(declared, values)
-			n, seen := at[name]
+			s := statistic{kernel: declared.Name + constants(declared, values), launched: int(c.Threadgroup[0] * c.Threadgroup[1] * c.Threadgroup[2])}
+			key := fmt.Sprint(s.kernel, s.launched)
+			n, seen := at[key]
 			if !seen {
 				n = len(all)
-				at[name] = n
-				s := statistic{kernel: name}
-				s.made, s.free, s.err = pipeline(drv, library, k, declared.Name, values)
+				at[key] = n
+				s.made, s.free, s.err = pipeline(drv, library, k, declared.Name, values, s.launched)
 				all = append(all, s)
 			}
-			s := &all[n]
+			s = all[n]
 			s.commands++
-			s.launched = max(s.launched, int(c.Threadgroup[0]*c.Threadgroup[1]*c.Threadgroup[2]))
 			memory, err := dynamic(t, p, c, k)
 			s.dynamic, s.err = max(s.dynamic, memory), errors.Join(s.err, err)
+			all[n] = s
 		}
 	}
-	slices.SortFunc(all, func(a, b statistic) int { return strings.Compare(a.kernel, b.kernel) })
+	slices.SortStableFunc(all, func(a, b statistic) int { return strings.Compare(a.kernel, b.kernel) })
 	return all
 }
 
 // pipeline makes a pipeline as the device does, and one for any number of threads.
-func pipeline(drv driver.Device, library driver.Library, k *metal.Kernels, name string, values []uint32) (made driver.Pipeline, free int, err error) {
+func pipeline(drv driver.Device, library driver.Library, k *metal.Kernels, name string, values []uint32, threads int) (made driver.Pipeline, free int, err error) {
 	i := slices.IndexFunc(k.List, func(k metal.Kernel) bool { return k.Name == name })
 	if i < 0 {
 		return made, 0, fmt.Errorf("the library has no kernel %s", name)
@@ -166,7 +166,7 @@ func pipeline(drv driver.Device, library driver.Library, k *metal.Kernels, name 
 	for j, index := range k.List[i].Constants {
 		specialised = append(specialised, driver.Constant{Index: index, Value: values[j]})
 	}
-	if made, err = drv.Pipeline(library, 0, name, specialised, k.List[i].MaxThreads, false); err != nil {
+	if made, err = drv.Pipeline(library, 0, name, specialised, threads, false); err != nil {
 		return made, 0, err
 	}
 	drv.Release(made.Handle)

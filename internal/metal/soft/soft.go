@@ -29,8 +29,8 @@ import (
 	"github.com/pianola-engine/pianola/shaders"
 )
 
-// Start builds the emulator of the repository's kernels, unless another test has, and makes the
-// software Metal execute it. root is the repository. Before Start, there is no Metal device.
+// Start builds the emulator of the repository's kernels in Apple's configuration, unless another
+// test has, and makes the software Metal execute it. root is the repository. Before Start, there is no Metal device.
 func Start(root string) error { return start(root) }
 
 var start = func() func(string) error {
@@ -109,6 +109,10 @@ func open(root, dir string) error {
 	return nil
 }
 
+// types are the quantised weight types of the models in tests. With all types, building the emulator
+// takes minutes.
+const types = "Q8_0,Q4_0,MXFP4"
+
 // build returns the path of the emulator of the kernels in a folder, which is built once per state
 // of the sources.
 func build(root, kernels string) (string, error) {
@@ -138,7 +142,7 @@ func build(root, kernels string) (string, error) {
 	}
 	defer os.RemoveAll(dir)
 	made := filepath.Join(dir, "emulator.so")
-	args := []string{"run", "./internal/shadergen", "-host", made}
+	args := []string{"run", "./internal/shadergen", "-apple", "-types", types, "-host", made}
 	if kernels != "shaders" {
 		args = append(args, "-sources", kernels, "-undeclared")
 	}

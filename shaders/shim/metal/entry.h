@@ -11,10 +11,10 @@ extern threadgroup uchar pianola_tg[] __attribute__((aligned(16)));
 
 namespace metal {
 namespace shim {
-PIANOLA_INLINE uint3 group() { return uint3(__nvvm_read_ptx_sreg_ctaid_x(), __nvvm_read_ptx_sreg_ctaid_y(), __nvvm_read_ptx_sreg_ctaid_z()); }
-PIANOLA_INLINE uint3 groups() { return uint3(__nvvm_read_ptx_sreg_nctaid_x(), __nvvm_read_ptx_sreg_nctaid_y(), __nvvm_read_ptx_sreg_nctaid_z()); }
+inline uint3 group() { return uint3(__nvvm_read_ptx_sreg_ctaid_x(), __nvvm_read_ptx_sreg_ctaid_y(), __nvvm_read_ptx_sreg_ctaid_z()); }
+inline uint3 groups() { return uint3(__nvvm_read_ptx_sreg_nctaid_x(), __nvvm_read_ptx_sreg_nctaid_y(), __nvvm_read_ptx_sreg_nctaid_z()); }
 // Threadgroups have one dimension.
-PIANOLA_INLINE uint thread_index() { return __nvvm_read_ptx_sreg_tid_x(); }
-PIANOLA_INLINE uint threads() { return __nvvm_read_ptx_sreg_ntid_x(); }
+inline uint thread_index() { return __nvvm_read_ptx_sreg_tid_x(); }
+inline uint threads() { return __nvvm_read_ptx_sreg_ntid_x(); }
 } // namespace shim
 } // namespace metal
