@@ -184,7 +184,7 @@ func add(k *shaders.Kernel) error {
 		for j, name := range b.Needs() {
 			at, _ := decl.Of(k.Name).Spec(name)
 			if j == 0 {
-				c.only_if[i] = C.int32_t(at)
+				c.only_if[i], c.values[i] = C.int32_t(at), enabling(b, name)
 			} else {
 				c.or_if[i] = C.int32_t(at)
 			}
@@ -192,6 +192,31 @@ func add(k *shaders.Kernel) error {
 	}
 	C.soft_add_kernel(&c)
 	return nil
+}
+
+// enabling returns the values below 32 of a constant, one bit each, with which a kernel has a binding if its
+// other constants are 0.
+func enabling(b *decl.Binding, constant string) (bits C.uint32_t) {
+	for v := range 32 {
+		if b.Present(oneConstant{constant, uint64(v)}) {
+			bits |= 1 << v
+		}
+	}
+	return bits
+}
+
+// oneConstant is the decl.Env of a constant; others are 0.
+type oneConstant struct {
+	name  string
+	value uint64
+}
+
+// Value implements decl.Env.
+func (c oneConstant) Value(name string) (uint64, bool) {
+	if name == c.name {
+		return c.value, true
+	}
+	return 0, true
 }
 
 // SetOrder runs unordered commands as encoded; SetRandomOrder runs them in a random order.

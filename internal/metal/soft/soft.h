@@ -10,6 +10,7 @@ typedef struct soft_kernel {
     uint32_t max_threads, bindings, constants, threadgroup_memory; // threadgroup_memory: 1 if the kernel has some
     uint8_t writes[soft_max_bindings];
     int32_t only_if[soft_max_bindings]; // index in numbers of the constant that enables a binding; -1: always present
+    uint32_t values[soft_max_bindings]; // the constant's values that enable the binding, one bit each
     int32_t or_if[soft_max_bindings];   // index of an alternative constant; -1: none
     uint32_t emulator; // index of its emulator, 0 for the repository's; set by soft_add_kernel
     uint32_t numbers[soft_max_constants]; // numbers of its function constants, in the order of specialisation values
@@ -17,7 +18,7 @@ typedef struct soft_kernel {
 
 // soft_there reports whether a kernel with these constants has a binding.
 static inline int soft_there(const soft_kernel *k, const uint32_t *specs, uint32_t i) {
-    return k->only_if[i] < 0 || specs[k->only_if[i]] != 0 || (k->or_if[i] >= 0 && specs[k->or_if[i]] != 0);
+    return k->only_if[i] < 0 || (specs[k->only_if[i]] < 32 && k->values[i] >> specs[k->only_if[i]] & 1) || (k->or_if[i] >= 0 && specs[k->or_if[i]] != 0);
 }
 
 // soft_load opens an emulator, a shared library. It returns an error message, or null. The
