@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -172,9 +173,9 @@ type costResult struct {
 	Matrix            uint64     `json:"matrix_macs"` // multiply-adds
 	Vector            uint64     `json:"vector_macs"`
 	Other             uint64     `json:"other_ops"`
-	MatrixShare       float64    `json:"matrix_share"` // of the multiply-adds
-	LongestSubmission float64    `json:"longest_submission_ms"`
-	Labels            []costLine `json:"labels"` // the longest first
+	MatrixShare       float64    `json:"matrix_share"`          // of the multiply-adds
+	LongestSubmission float64    `json:"longest_submission_ms"` // on Metal, the longest command buffer
+	Labels            []costLine `json:"labels"`                // the longest first
 }
 
 type costLine struct {
@@ -247,12 +248,19 @@ func (p *prediction) run(t *table.Table, c *chip.Chip, program string, at cost.P
 	if err != nil {
 		return err
 	}
+	// A Metal device cuts a program between commands into command buffers, two of which are in flight.
+	bound := math.Inf(1)
+	if c.Device == chip.Metal {
+		bound = c.ChainMS / 1e3 / 2
+	}
 	seconds := 0.0
 	for i := range commands {
 		p.command(t, int(of.First)+i, &commands[i])
-		seconds += commands[i].Seconds
+		if seconds += commands[i].Seconds; seconds > bound {
+			seconds = commands[i].Seconds
+		}
+		p.longest = max(p.longest, seconds)
 	}
-	p.longest = max(p.longest, seconds)
 	return nil
 }
 

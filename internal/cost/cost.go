@@ -106,7 +106,7 @@ func predict(to *Command, v *view, rates *Rates) error {
 	to.Threadgroups = v.threadgroups()
 	v.bytes(to)
 	v.operations(to, rates)
-	r := v.requested()
+	r := v.requested(rates.device)
 	to.Requested = r.sum()
 	rates.time(to, v)
 	return nil

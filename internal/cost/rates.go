@@ -12,11 +12,14 @@ type Rates struct {
 	Memory float64 // bytes read from memory
 	Cache  float64 // bytes read from the last cache that all cores share
 
-	Matrix  float64 // float16 multiply-adds of the matrix units
+	Matrix  float64 // float16 multiply-adds of the matrix units, in products
+	Attn    float64 // the same in attention
 	Float32 float64 // float32 multiply-adds of the vector units
 	Float16 float64 // float16 multiply-adds of the vector units
 	Int8    float64 // int8 multiply-adds of the vector units (dot products of four)
 	Other   float64 // other lane operations of the vector units
+
+	Exposed float64 // share of the arithmetic that does not overlap with the memory's stream
 
 	Dispatch float64 // starting a command
 	Barrier  float64 // waiting for earlier commands before it
@@ -91,10 +94,10 @@ func appleRates(c *chip.Chip) Rates {
 		// 85 % of the published bandwidth: BaseRT's published 27.9 tok/s of Qwen3-8B Q8_0 on an M4
 		// Pro read 224 of 273 GB/s (../shared/peer), which includes the time between commands.
 		Memory: 0.85 * c.BandwidthGBs * 1e9,
-		// A guess: 64 bytes per core and cycle from the cache of the GPU. Third parties report a
-		// third to a half of that for the system cache, and activations are smaller than both.
-		Cache:  64 * cycles,
-		Matrix: g.matrix * cycles,
+		// A core takes 32 bytes per cycle from the caches outside of it, according to third parties
+		// (philipturner/metal-benchmarks).
+		Cache:  32 * cycles,
+		Matrix: g.matrix * cycles, Attn: 0.6 * g.matrix * cycles, // the share is a guess
 		// 128 lanes, of which instruction scheduling leaves about four fifths (a guess). float16 has
 		// the rate of float32. There is no dot product of int8.
 		Float32: 0.8 * lanes * cycles, Float16: 0.8 * lanes * cycles, Int8: 0.8 * lanes * cycles / 4, Other: 0.8 * lanes * cycles,
@@ -123,7 +126,8 @@ func cudaRates(c *chip.Chip) Rates {
 		Cache: 32 * cycles,
 		// Measured (docs/BENCHMARKS.md): products of llama-3.1-8b F16 reach 525 to 690 of the
 		// published 989 TFLOP/s, the last round of threadgroups included.
-		Matrix: 350e12 * scale,
+		// Attention of 8,192 tokens has a third of the peak.
+		Matrix: 350e12 * scale, Attn: 160e12 * scale,
 		// Published: one instruction per lane and cycle, four int8 multiply-adds with dp4a.
 		Float32: 0.8 * lanes * cycles, Float16: 0.8 * lanes * cycles, Int8: 0.8 * 4 * lanes * cycles, Other: 0.8 * lanes * cycles,
 		// Measured: a grid barrier takes 0.93 us and an empty kernel of a graph 0.72; a command of
@@ -133,19 +137,23 @@ func cudaRates(c *chip.Chip) Rates {
 	}
 }
 
-// cpuRates returns the rates of a CPU of which Cores is the number of threads; 0 stands for 2. They
-// are those of an AMD Zen 4 with AVX-512 VNNI, as docs/BENCHMARKS.md has them.
+// cpuRates returns the rates of a CPU with AVX-512 VNNI of which Cores is the number of threads; 0
+// stands for 2. They are measured (docs/BENCHMARKS.md): prefill of 512 tokens on two cores of an AMD
+// Zen 4, and of 256 tokens with 1 to 16 threads of an Intel Xeon (Sapphire Rapids), on which a thread
+// becomes slower the more there are. AMX is not counted.
 func cpuRates(c *chip.Chip) Rates {
 	threads := float64(c.Cores)
 	if c.Cores == 0 {
 		threads = 2
 	}
+	all := threads / (1 + 0.04*max(0, threads-2))
 	return Rates{
-		Memory:  c.BandwidthGBs * 1e9,
-		Cache:   30e9 * threads,
-		Matrix:  40e9 * threads,
-		Float32: 40e9 * threads, Float16: 40e9 * threads, Int8: 110e9 * threads, Other: 100e9 * threads,
-		Dispatch: 0.2e-6, Barrier: 0.5e-6, Phase: 1e-6, Pass: 5e-6,
+		Memory: c.BandwidthGBs * 1e9,
+		Cache:  60e9 * all, // a guess
+		Matrix: 46e9 * all, Attn: 46e9 * all,
+		Float32: 46e9 * all, Float16: 46e9 * all, Int8: 119e9 * all, Other: 200e9 * all,
+		Exposed:  0.25,                                             // fitted to decode with one and two threads
+		Dispatch: 0.5e-6, Barrier: 0.5e-6, Phase: 1e-6, Pass: 5e-6, // guesses
 		Cores: int(threads), CacheSize: 1 << 20 * threads,
 	}
 }

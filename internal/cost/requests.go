@@ -1,12 +1,15 @@
 package cost
 
 import (
+	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // requests are the bytes that the threads of a command load from and store to each binding.
-// Loads that several threadgroups or SIMD groups repeat count each time.
+// Loads that several threads, SIMD groups or threadgroups repeat count each time. TestCounts compares
+// them with what the emulated kernels load and store.
 type requests struct {
 	loads, stores [decl.MaxBindings]uint64
 }
@@ -20,6 +23,83 @@ func (r *requests) sum() uint64 {
 	return n
 }
 
+// repeats lists, for kernels that read a binding several times, how often they do so: times in a row,
+// and again for each row if the binding is shared by all rows. The bindings that are not listed
+// are read once.
+var repeats = map[decl.ID][]struct {
+	binding int
+	times   uint64
+	rows    bool
+}{
+	kernels.RoPEAngles: {{0, 1, true}, {1, 1, true}},
+	kernels.RMSNorm:    {{0, 2, false}, {1, 1, true}}, // x for the sum of squares and for the result
+	kernels.AddRMSNorm: {{0, 3, false}, {2, 1, true}}, // x also for the sum
+	kernels.LayerNorm:  {{0, 3, false}, {1, 1, true}}, // x also for the mean
+	kernels.NormAdd:    {{1, 2, false}, {2, 1, true}, {3, 1, true}},
+}
+
+// requested returns the requests of a command. Workers of a CPU team share what they read through
+// their caches, so their requests are the compulsory bytes, like those of kernels without a formula.
+func (v *view) requested(device string) requests {
+	r := requests{v.reads, v.writes}
+	if device == chip.CPU {
+		return r
+	}
+	for _, b := range repeats[v.c.Kernel] {
+		r.loads[b.binding] *= b.times
+		if b.rows {
+			r.loads[b.binding] *= v.rows
+		}
+	}
+	switch v.c.Kernel {
+	case kernels.Embed:
+		r.loads[0] = 4 * v.rows * v.value("threads") // every thread reads its row's token
+		r.loads[1] = v.weights(r.loads[1])
+	case kernels.GEMV, kernels.ExpertGEMV:
+		v.gemvRequests(&r, device)
+	case kernels.GEMM, kernels.GEMMHalves:
+		v.gemmRequests(&r, device)
+	case kernels.QKRoPEKV:
+		heads := v.value("heads") + v.value("kv_heads")
+		r.loads[3] *= heads
+		r.loads[4] = r.loads[4] / 2 * heads * v.rows // the weights of Q and of K, each for its heads
+	case kernels.NormAdd:
+		r.loads[0] *= 1 + 2*v.value("norm")
+	case kernels.KVWrite:
+		if v.value("kv") == decl.KVF16 { // a lane loads four elements even if its row has fewer
+			d, threads := v.value("head_dim"), v.value("threads")
+			own := 16 * min(d, max(threads, d/4)) * v.value("kv_heads") * v.rows
+			r.loads[0], r.loads[1] = own, own
+		}
+	case kernels.RoPEAttn:
+		v.ropeAttnRequests(&r)
+	case kernels.Attn:
+		v.attnRequests(&r)
+	}
+	return r
+}
+
+// pieces are the bytes that a lane loads for 16 weights of a quantised type in layout Rows: quants
+// and, for each piece, the scales that it shares with other pieces of the block (shaders/blocks.h).
+var pieces = map[dtype.Type]uint64{
+	dtype.Q4_0: 10, dtype.Q4_1: 12, dtype.Q5_0: 14, dtype.Q5_1: 16, dtype.Q8_0: 18, dtype.IQ4_NL: 10,
+	dtype.Q4_K: 17, dtype.Q6_K: 20,
+}
+
+// weights returns the bytes that are requested to read weights of the given size once.
+func (v *view) weights(size uint64) uint64 {
+	if v.value("weights") == uint64(dtype.Tiled16) {
+		return size
+	}
+	t := dtype.Type(v.value("wtype"))
+	piece, ok := pieces[t]
+	elems, block := t.Block()
+	if !ok || block == 0 {
+		return size
+	}
+	return size / uint64(block) * uint64(elems) / 16 * piece
+}
+
 // Bindings of gemv, expert_gemv, gemm and gemm_halves.
 const (
 	bindX  = 0
@@ -27,48 +107,101 @@ const (
 	bindW  = 2
 )
 
-// requested returns the requests of a command. Without a formula for its kernel these are the
-// compulsory bytes.
-func (v *view) requested() requests {
-	r := requests{v.reads, v.writes}
-	switch v.c.Kernel {
-	case kernels.GEMV, kernels.ExpertGEMV:
-		v.gemvRequests(&r)
-	case kernels.GEMM, kernels.GEMMHalves:
-		v.gemmRequests(&r)
+// gemvRequests sets the requests of a product of a few rows. Every threadgroup reads the input, or
+// computes it for itself.
+func (v *view) gemvRequests(r *requests, device string) {
+	in, out, t := v.value("in"), v.value("out"), dtype.Type(v.value("wtype"))
+	groups := ceilDiv(out, v.value("group")) * max(v.value("used"), 1)
+	stage := v.value("stage")
+	if stage == 0 {
+		stage = 2048
 	}
-	return r
-}
-
-// gemvRequests sets the requests of a product of a few rows. Every threadgroup computes the
-// input for itself. A norm reads x twice, first for the sum of squares.
-func (v *view) gemvRequests(r *requests) {
-	groups := ceilDiv(v.value("out"), v.value("group"))
-	x, x2 := v.reads[bindX], v.reads[bindX2]
-	if v.c.Kernel == kernels.ExpertGEMV {
-		x, x2 = 4*v.value("in")*v.rows*v.value("used"), min(x2, 1)*4*v.value("in")*v.rows*v.value("used")
+	// There are three kernels: for Apple's GPUs, which stages any input; for weights in tiles, and for
+	// floats whose input fits in threadgroup memory; and for other weights in rows.
+	tiled := v.value("weights") == uint64(dtype.Tiled16)
+	input, output := v.value("input"), v.value("output")
+	apple := v.c.Kernel == kernels.GEMV && !tiled &&
+		(device == chip.Metal || input == decl.InputScaled || output == decl.OutputGated || output == decl.OutputAddScaled)
+	steps := !apple && (tiled || !t.Quantized() && in%8 == 0 && in <= stage)
+	x, x2 := 4*in, uint64(0)
+	switch input {
+	case decl.InputNorm:
+		x2 = 4 * in
+		if steps || apple && in <= stage { // a thread keeps the first 16 elements that it reads for the sum of squares
+			x += 4 * (in - min(in, 16*v.value("threads")))
+		} else {
+			x += 4 * in
+		}
+	case decl.InputSiLUMul:
+		x2 = 4 * in
+	case decl.InputMerge:
+		x, x2 = 4*in*v.splits, 2*in*v.splits
+	case decl.InputScaled: // each SIMD group that writes results reads all partial sums
+		rows := min(v.value("group"), out)
+		if output == decl.OutputGated {
+			rows /= 2
+		}
+		x2 = 4 * v.value("splits") * ceilDiv(min(rows, v.value("threads")), 32)
+	default:
+		if !steps && !apple { // each unit of 4 rows reads x
+			x *= ceilDiv(min(v.value("group"), out), 4)
+		}
 	}
-	if v.value("input") == decl.InputNorm {
-		x, x2 = 2*x, x2*v.rows
-	}
-	r.loads[bindX], r.loads[bindX2] = groups*x, groups*x2
+	r.loads[bindX], r.loads[bindX2] = groups*v.rows*x, groups*v.rows*x2
+	w := v.weights(v.reads[bindW])
 	if v.c.Kernel == kernels.GEMV {
-		r.loads[bindW] *= v.rows
+		w *= v.rows
 	}
+	r.loads[bindW] = w
 }
 
-// gemmRequests sets the requests of a product of a chunk: a threadgroup reads its rows of W and
-// its rows of x once.
-func (v *view) gemmRequests(r *requests) {
+// appleBlocks is the number of rows of x for which gemm reads W once on a GPU without NVIDIA's matrix
+// instructions.
+const appleBlocks = 16
+
+// gemmRequests sets the requests of a product of a chunk: a threadgroup reads its rows of x
+// once, and its rows of W once for each block of rows of x.
+func (v *view) gemmRequests(r *requests, device string) {
 	groups := ceilDiv(v.value("out"), v.value("group"))
-	rowGroups := ceilDiv(v.rows, v.value("row_group"))
+	block := max(v.value("row_group"), 1)
+	if device == chip.Metal && v.c.Kernel == kernels.GEMM {
+		block = min(block, appleBlocks)
+	}
 	for i := range v.k.Bindings {
 		switch v.k.Bindings[i].Name {
 		case "x", "x2":
 			r.loads[i] *= groups
 		case "w":
-			r.loads[i] *= rowGroups
+			r.loads[i] = ceilDiv(v.rows, block) * v.weights(r.loads[i])
 		}
+	}
+}
+
+// ropeAttnRequests sets the requests of fused attention. Every threadgroup computes Q of its heads,
+// those of splits without positions too, and those with the newest position also compute K and V.
+func (v *view) ropeAttnRequests(r *requests) {
+	splits, heads, kvHeads := max(v.value("splits"), 1), v.value("heads"), v.value("kv_heads")
+	groups := ceilDiv(v.value("shared"), v.value("head_group"))
+	r.loads[0] *= splits
+	r.loads[1] *= groups
+	r.loads[2] *= groups
+	made := splits*heads + 2*kvHeads*groups // heads that are computed
+	r.loads[3] *= made
+	r.loads[4] = min(r.loads[4], 4*v.value("head_dim")*made)
+	if v.value("qk_norm") != 0 {
+		r.loads[4] = 4 * v.value("head_dim") * made
+	}
+	r.loads[5] *= groups
+	r.loads[6] *= groups
+}
+
+// attnRequests sets the requests of attention for the rows of a chunk: every row reads all positions
+// that it sees, and each SIMD group reads Q twice.
+func (v *view) attnRequests(r *requests) {
+	groups := ceilDiv(v.value("heads")/max(v.value("kv_heads"), 1), v.value("head_group"))
+	r.loads[0] *= 2 * v.value("threads") / 32 * max(v.value("splits"), 1)
+	for i := 1; i <= 2; i++ {
+		r.loads[i] = groups * r.loads[i] / max(v.seen, 1) * v.pairs
 	}
 }
 

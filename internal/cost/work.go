@@ -3,6 +3,7 @@ package cost
 import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -99,6 +100,28 @@ func used(positions, splits, span uint64) uint64 {
 	return max(1, min(splits, (positions+each-1)/each))
 }
 
+// oneRow is the environment of a command of which one row is active.
+type oneRow struct{ *table.Env }
+
+// Value implements decl.Env.
+func (e oneRow) Value(name string) (uint64, bool) {
+	n, ok := e.Env.Value(name)
+	if name == "rows" {
+		n = min(n, 1)
+	}
+	return n, ok
+}
+
+// extent returns the bytes of a binding without the gaps between its rows.
+func (v *view) extent(i int) (uint64, error) {
+	all, err := v.Extent(i)
+	if err != nil || v.rows <= 1 {
+		return all, err
+	}
+	one, err := v.k.Extent(i, oneRow{v.Env})
+	return min(all, one*v.rows), err
+}
+
 // hasSpec reports whether the kernel has a specialisation constant.
 func (v *view) hasSpec(name string) bool {
 	_, ok := v.k.Spec(name)
@@ -112,7 +135,7 @@ func (v *view) binding(i int) error {
 		return nil
 	}
 	role := v.k.Role(i, v)
-	extent, err := v.Extent(i)
+	extent, err := v.extent(i)
 	if err != nil {
 		return err
 	}
@@ -197,10 +220,25 @@ func (v *view) threadgroups() uint64 {
 		}
 		n *= uint64(g)
 	}
+	if v.c.Kernel == kernels.GEMMHalves { // of 64 rows of W each, as long as there are few
+		if small := ceilDiv(v.value("out"), 64) * ceilDiv(v.rows, v.value("row_group")); small <= v.value("spread") {
+			n = small
+		}
+	}
 	if v.value("split") != 0 {
 		n = n / max(v.value("splits"), 1) * v.splits
 	}
 	return max(n, 1)
+}
+
+// phases returns the chains of dependent accesses of a command. Kernels that reduce a row before they
+// use it have two.
+func (v *view) phases() float64 {
+	switch v.c.Kernel {
+	case kernels.RMSNorm, kernels.AddRMSNorm, kernels.AddRMSNormHalves, kernels.NormAdd, kernels.LayerNorm, kernels.Halves, kernels.Attn, kernels.AttnTile:
+		return 2
+	}
+	return 1
 }
 
 // product reports whether the kernel multiplies a matrix by rows.
@@ -227,7 +265,9 @@ func (v *view) operations(to *Command, rates *Rates) {
 	} else {
 		to.Vector = adds
 	}
-	to.Other = v.otherOperations(to)
+	if rates.device != chip.CPU { // the rates of a CPU include them
+		to.Other = v.otherOperations(to)
+	}
 }
 
 // matrixUnits reports whether a kernel for chunks uses the matrix units of a kind of device. The
@@ -243,28 +283,74 @@ func (v *view) matrixUnits(device string) bool {
 	return false
 }
 
+// unpack is the number of operations of gemv per weight in layout Rows besides its multiply-add, from
+// the PTX of its innermost loop: all arithmetic instructions, with half of the conversions, because
+// PTX needs two instructions for the conversion of a byte.
+var unpack = map[dtype.Type]float64{
+	dtype.F32: 0.9, dtype.F16: 1.4, dtype.BF16: 1.9, dtype.Q4_0: 4.3, dtype.Q4_1: 4.3, dtype.Q5_0: 7.3, dtype.Q5_1: 6.8, dtype.Q8_0: 3.2,
+	dtype.Q2_K: 5.6, dtype.Q3_K: 8, dtype.Q4_K: 4, dtype.Q5_K: 4.5, dtype.Q6_K: 6, dtype.IQ4_NL: 5.2, dtype.IQ4_XS: 5.3, dtype.MXFP4: 6,
+}
+
+const (
+	unpackOther = 6   // unpack of the types that are not listed
+	unpackTiled = 0.6 // unpack in layout Tiled16, where a lane converts four weights of a word at once
+	// Operations of gemm_halves and gemm_few per weight that they expand to float16, from the times of
+	// down and o of llama-3.1-8b Q4_0 for 512 rows, and of gate_up for 8 rows (docs/BENCHMARKS.md). In
+	// gemm_halves only 4 of 12 SIMD groups expand weights.
+	expandHalves = 13
+	expandFew    = 5
+
+	inputWork = 12  // operations per element of the input that a threadgroup of gemv normalises, activates or merges
+	gemmWork  = 8   // operations of gemm per multiply-add without matrix instructions: three products of halves of the terms, and shuffles
+	attnWork  = 0.7 // operations of attention per multiply-add: conversions of K and V, once for several heads, and reductions; a guess
+)
+
 // otherOperations estimates the operations that are not multiply-adds.
 func (v *view) otherOperations(to *Command) uint64 {
 	switch {
 	case v.product():
-		return v.unpacking(to)
+		return v.productOperations(to)
 	case v.attends():
-		return 8 * v.pairs * v.value("heads") // exponentials, maxima and scales of the scores
+		return uint64(attnWork*float64(to.Vector)) + 8*v.pairs*v.value("heads") // exponentials, maxima and scales of the scores
 	}
 	return 2 * (to.Read + to.Written) / 4 // elementwise kernels
 }
 
-// unpacking returns the operations that convert quantised weights: about one per weight, each
-// time that the weight is read.
-func (v *view) unpacking(to *Command) uint64 {
-	elements := v.value("in") * v.value("out") * max(v.value("used"), 1)
+// productOperations estimates the operations of a product besides its multiply-adds.
+func (v *view) productOperations(to *Command) uint64 {
+	t := dtype.Type(v.value("wtype"))
+	tiled := v.value("weights") == uint64(dtype.Tiled16)
+	perWeight, ok := unpack[t]
+	if !ok {
+		perWeight = unpackOther
+	}
+	weights := float64(v.value("in") * v.value("out") * max(v.value("used"), 1))
 	switch v.c.Kernel {
 	case kernels.GEMV, kernels.ExpertGEMV:
-		return elements * v.rows
+		if tiled {
+			perWeight = unpackTiled
+		}
+		n := perWeight * weights
+		if in := v.value("input"); in != decl.InputPlain && in != decl.InputScaled {
+			n += inputWork * weights / float64(max(v.value("group"), 1))
+		}
+		return uint64(n * float64(v.rows))
+	case kernels.GEMM:
+		if to.Matrix == 0 {
+			return gemmWork * to.Vector
+		}
+	case kernels.GEMMHalves, kernels.GEMMFew:
+		perWeight = expandHalves
+		if v.c.Kernel == kernels.GEMMFew {
+			perWeight = expandFew
+		}
+		if !t.Quantized() {
+			perWeight = 0
+		}
 	}
-	group := max(v.value("row_group"), 1)
-	if !v.has("row_group") {
-		group = v.rows
+	passes := uint64(1)
+	if v.has("row_group") {
+		passes = ceilDiv(v.rows, v.value("row_group"))
 	}
-	return elements * ((v.rows + group - 1) / group)
+	return uint64(perWeight * weights * float64(passes))
 }

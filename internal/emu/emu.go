@@ -23,6 +23,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -52,13 +53,40 @@ type Dispatch struct {
 	Params  [decl.ParamBytes]byte
 	Second  [decl.SecondBytes]byte
 	Step    [table.StepSize]byte // replaced by Run
+
+	Counts Counts // set by Run if the emulator was built with Options.Count
+}
+
+// Counts are what the kernel of a dispatch requested, as sums over all threads. Accesses are in bytes.
+// pianola_counts in shaders/host/count.h has the same layout.
+type Counts struct {
+	Loads, Stores      [decl.MaxBindings]uint64 // by binding
+	Constants          uint64                   // loads of parameters
+	Step               uint64                   // loads and stores of the step block
+	TGLoads, TGStores  uint64                   // threadgroup memory
+	Elsewhere          uint64                   // private arrays that are not in registers, and the emulator's memory
+	FMA32, FMA16       uint64                   // multiply-adds of the vector units, by type
+	Matrix             uint64                   // multiply-adds of simdgroup_multiply_accumulate
+	Int8               uint64                   // multiply-adds of dot products of int8
+	Other              uint64                   // other operations of the vector units
+	ThreadgroupBarrier uint64                   // barriers, once for each threadgroup
+}
+
+// Device returns the bytes that are loaded from and stored to the bindings.
+func (c *Counts) Device() uint64 {
+	n := uint64(0)
+	for i := range c.Loads {
+		n += c.Loads[i] + c.Stores[i]
+	}
+	return n
 }
 
 // Program is a built emulator. Its methods may be called from several
 // goroutines; dispatches run one after another.
 type Program struct {
-	path   string
-	sample bool // built with Options.Sample
+	path  string
+	types []dtype.Type // quantised weight types that it was built with; nil means all
+	count bool         // built with Options.Count
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -72,6 +100,7 @@ type Options struct {
 	Apple    bool   // build Apple's configuration: one text, as Apple's compiler gets it
 	Sanitize bool   // report accesses outside of buffers and threadgroup memory, and misaligned ones
 	Sample   bool   // compile fast: with only the weight types that Sampled reports, and less optimisation
+	Count    bool   // count accesses and operations; with the weight types Q4_0, Q8_0, Q4_K and Q6_K only
 	Sources  string // a folder of undeclared kernels, from the repository's root; "" for the real ones
 }
 
@@ -134,7 +163,7 @@ func (b *Builds) Close() error {
 func build(tb testing.TB, o Options, dir string) *Program {
 	tb.Helper()
 	root := canBuild(tb)
-	p := &Program{path: filepath.Join(dir, "emulator"), sample: o.Sample}
+	p := &Program{path: filepath.Join(dir, "emulator"), count: o.Count}
 	args := []string{"run", "./internal/shadergen", "-program", p.path}
 	if o.Sources != "" {
 		args = append(args, "-undeclared", "-sources", o.Sources)
@@ -145,8 +174,15 @@ func build(tb testing.TB, o Options, dir string) *Program {
 	if o.Sanitize {
 		args = append(args, "-sanitize")
 	}
-	if o.Sample {
-		args = append(args, "-types", sampleNames())
+	switch {
+	case o.Count:
+		p.types = counted
+		args = append(args, "-count")
+	case o.Sample:
+		p.types = sample
+	}
+	if p.types != nil {
+		args = append(args, "-types", typeNames(p.types))
 	}
 	cmd := exec.Command("go", args...)
 	cmd.Dir = root
@@ -303,6 +339,8 @@ func (p *Program) exchange(d *Dispatch) error {
 			return err
 		}
 	}
-	_, err := io.ReadFull(p.out, d.Step[:])
-	return err
+	if _, err := io.ReadFull(p.out, d.Step[:]); err != nil || !p.count {
+		return err
+	}
+	return binary.Read(p.out, binary.LittleEndian, &d.Counts)
 }

@@ -11,7 +11,7 @@ func TestLibrary(t *testing.T) {
 	root := canBuild(t)
 	lib, program := filepath.Join(t.TempDir(), "emulator.so"), filepath.Join(t.TempDir(), "host")
 	for _, args := range [][]string{
-		{"go", "run", "./internal/shadergen", "-types", sampleNames(), "-host", lib},
+		{"go", "run", "./internal/shadergen", "-types", typeNames(sample), "-host", lib},
 		{compiler, "-std=gnu11", "-Wall", "-Werror", "-o", program, "internal/emu/testdata/host.c", "-ldl"},
 		{program, lib},
 	} {

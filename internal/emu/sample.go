@@ -16,16 +16,22 @@ var sample = []dtype.Type{
 	dtype.Q8_0, dtype.Q4_0, dtype.Q5_1, dtype.Q2_K, dtype.Q3_K, dtype.Q4_K, dtype.Q6_K, dtype.IQ4_XS, dtype.MXFP4, dtype.NVFP4, dtype.TQ1_0, dtype.MLX3, dtype.MLX8,
 }
 
+// counted lists the quantised weight types of an emulator built with Options.Count.
+var counted = []dtype.Type{dtype.Q4_0, dtype.Q8_0, dtype.Q4_K, dtype.Q6_K}
+
 // Sampled reports whether an emulator built with Options.Sample has the kernels of a weight type.
 // Only quantised types of shaders/types.h may be missing.
-func Sampled(t dtype.Type) bool {
-	return !t.Quantized() || t.Family() == dtype.FP8 || slices.Contains(sample, t.Family())
+func Sampled(t dtype.Type) bool { return has(sample, t) }
+
+// has reports whether an emulator built with the types of a list has the kernels of a weight type.
+func has(list []dtype.Type, t dtype.Type) bool {
+	return !t.Quantized() || t.Family() == dtype.FP8 || slices.Contains(list, t.Family())
 }
 
-// sampleNames returns the names of the sample's types in shaders/types.h, separated by commas.
-func sampleNames() string {
+// typeNames returns the names of types in shaders/types.h, separated by commas.
+func typeNames(list []dtype.Type) string {
 	var names []string
-	for _, t := range sample {
+	for _, t := range list {
 		if bits, _, _, ok := t.MLX(); ok {
 			names = append(names, fmt.Sprintf("MLX%d", bits))
 		} else {
@@ -44,18 +50,18 @@ type UncompiledError struct {
 
 // Error implements error.
 func (e *UncompiledError) Error() string {
-	return fmt.Sprintf("emu: kernel %s was not compiled for weight type %s, because Options.Sample is set", e.Kernel, e.Type)
+	return fmt.Sprintf("emu: kernel %s was not compiled for weight type %s, because Options.Sample or Options.Count is set", e.Kernel, e.Type)
 }
 
 // compiled returns an error if the emulator was built without a weight type of the dispatch.
 // The kernels would compute nothing.
 func (p *Program) compiled(d *Dispatch) error {
 	k, ok := decl.Declared(d.Kernel)
-	if !ok || !p.sample {
+	if !ok || p.types == nil {
 		return nil
 	}
 	for i, c := range k.Specs {
-		if t := dtype.Type(d.Specs[i]); c.WeightType && !Sampled(t) {
+		if t := dtype.Type(d.Specs[i]); c.WeightType && !has(p.types, t) {
 			return &UncompiledError{d.Kernel, t}
 		}
 	}

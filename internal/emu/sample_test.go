@@ -29,7 +29,7 @@ func TestSample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := strings.Split(sampleNames(), ",")
+	names := strings.Split(typeNames(sample), ",")
 	for _, name := range names {
 		if !strings.Contains(string(text), "X("+name+")") {
 			t.Errorf("types.h has no type %s", name)
@@ -60,7 +60,7 @@ func TestUncompiled(t *testing.T) {
 			t.Errorf("%s: the emulator of all types: %v", typ, err)
 		}
 		var lacking *UncompiledError
-		err := (&Program{sample: true}).Run(d)
+		err := (&Program{types: sample}).Run(d)
 		if Sampled(typ) {
 			if errors.As(err, &lacking) {
 				t.Errorf("%s: %v", typ, err)

@@ -100,11 +100,6 @@ func (p *project) read(folder, ext string, declared bool) error {
 	return errors.Join(faults...)
 }
 
-// put writes a file of the build folder.
-func (p *project) put(name, text string) error {
-	return os.WriteFile(filepath.Join(p.build, name), []byte(text), 0o600)
-}
-
 // each runs jobs on all processors and joins their errors in the order of the jobs.
 func each(jobs []func() error) error {
 	errs := make([]error, len(jobs))
@@ -261,6 +256,9 @@ func (p *project) host(out string, b hostBuild) error {
 	}
 	add(p.native, filepath.Join(p.build, "kernels.cc"))
 	add(p.native, "shaders/host/emulator.cc")
+	if b.count {
+		add(p.native, "shaders/host/count.cc")
+	}
 	if !b.shared {
 		add(p.native, "shaders/host/server.cc")
 	}

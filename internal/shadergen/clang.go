@@ -152,6 +152,7 @@ type hostBuild struct {
 	apple    bool   // in Apple's configuration
 	shared   bool   // a shared library, which executes whole models
 	sanitize bool   // with sanitizers, and the line numbers that their reports print
+	count    bool   // with counts of accesses and operations
 	types    string // names of the only quantised weight types to compile, separated by commas; "" for all
 }
 
@@ -163,6 +164,8 @@ func (b hostBuild) options() []string {
 	switch {
 	case b.sanitize:
 		return append(args, "-gline-tables-only", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,alignment,bounds", "-fno-sanitize-recover=all", "-fsanitize-address-use-after-return=never")
+	case b.count: // the loads, stores and loops of the source, as a GPU executes them
+		return append(args, "-O1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops")
 	case b.types != "" && !b.shared:
 		return append(args, "-O1")
 	}
@@ -177,7 +180,11 @@ func (t *toolchain) object(file, out string, b hostBuild) error {
 	if b.apple {
 		args = append(args, appleDefine)
 	}
-	return t.compile(append(append(args, t.includes()...), brief...), out, filepath.Join(t.build, file))
+	args = append(append(args, t.includes()...), brief...)
+	if b.count {
+		return t.counted(args, out, filepath.Join(t.build, file))
+	}
+	return t.compile(args, out, filepath.Join(t.build, file))
 }
 
 // native compiles a part of the emulator that is not a kernel. It is not sanitized, because it
@@ -186,6 +193,9 @@ func (t *toolchain) native(file, out string, b hostBuild) error {
 	args := append([]string{"-x", "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Werror", "-I", "shaders/host"}, hostBuild{}.options()...)
 	if b.sanitize {
 		args = append(args, "-DPIANOLA_ASAN")
+	}
+	if b.count {
+		args = append(args, "-DPIANOLA_COUNT")
 	}
 	return t.compile(append(args, brief...), out, file)
 }

@@ -14,14 +14,21 @@ import (
 // keep is the time after which unused objects are removed from the cache.
 const keep = 14 * 24 * time.Hour
 
-// compile compiles an object of the emulator. Several test packages need the same objects, so
-// compile caches them in the user's cache directory under a hash of the compiler's version,
-// its options and the preprocessed text.
+// compile compiles an object of the emulator.
 func (t *toolchain) compile(args []string, out, file string) error {
-	dir, err := os.UserCacheDir()
-	if err != nil {
+	return t.kept(args, out, file, func() error {
 		_, err := t.run(compiler, append(slices.Clip(args), "-c", "-o", out, file)...)
 		return err
+	})
+}
+
+// kept calls make, which writes an object compiled from a file with the given options to out.
+// Several test packages need the same objects, so kept caches them in the user's cache directory
+// under a hash of the compiler's version, the options and the preprocessed text.
+func (t *toolchain) kept(args []string, out, file string, make func() error) error {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return make()
 	}
 	name, err := t.name(args, file)
 	if err != nil {
@@ -33,7 +40,7 @@ func (t *toolchain) compile(args []string, out, file string) error {
 		_ = os.Chtimes(kept, time.Time{}, time.Now()) // a failure only costs a later compilation
 		return os.WriteFile(out, b, 0o600)
 	}
-	if _, err := t.run(compiler, append(slices.Clip(args), "-c", "-o", out, file)...); err != nil {
+	if err := make(); err != nil {
 		return err
 	}
 	return put(dir, name, out)

@@ -9,6 +9,7 @@
 //	go run ./internal/shadergen -program FILE       builds it as the program of package emu
 //	go run ./internal/shadergen -sanitize -program FILE
 //	go run ./internal/shadergen -types Q8_0,Q4_K -program FILE
+//	go run ./internal/shadergen -count -types Q8_0,Q4_K -program FILE
 //	go run ./internal/shadergen -apple -program FILE
 //	go run ./internal/shadergen -apple -ptx FOLDER  assembles Apple's kernels for NVIDIA GPUs
 //
@@ -27,6 +28,7 @@ func main() {
 	host := flag.String("host", "", "build the emulator as a shared library in this file")
 	program := flag.String("program", "", "build the emulator as a program in this file")
 	sanitize := flag.Bool("sanitize", false, "build the emulator with sanitizers for addresses, alignment and bounds")
+	count := flag.Bool("count", false, "build an emulator that counts the accesses and the operations of kernels")
 	types := flag.String("types", "", "build an emulator that compiles fast, with less optimisation and only these quantised weight types, such as Q8_0,Q4_K")
 	apple := flag.Bool("apple", false, "build the emulator, or the PTX of -ptx, in Apple's configuration")
 	ptx := flag.String("ptx", "", "with -apple, write PTX of all kernels and its manifest to this folder")
@@ -35,7 +37,7 @@ func main() {
 	only := flag.String("only", "", "compile only this source, such as gemm.metal, and keep the PTX of the others")
 	undeclared := flag.Bool("undeclared", false, "accept kernels without a declaration, as tests use them")
 	flag.Parse()
-	b := hostBuild{apple: *apple, shared: *host != "", sanitize: *sanitize, types: *types}
+	b := hostBuild{apple: *apple, shared: *host != "", sanitize: *sanitize, count: *count, types: *types}
 	if *apple && *host == "" && *program == "" && *ptx == "" || *ptx != "" && !*apple {
 		fmt.Fprintln(os.Stderr, "shadergen: -apple needs -host, -program or -ptx, and -ptx needs -apple")
 		os.Exit(2)

@@ -5,6 +5,9 @@
 // which lanes run.
 #include "emulator.h"
 #include "fiber.h"
+#if defined(PIANOLA_COUNT)
+#include "count.h"
+#endif
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,6 +126,9 @@ void rest(Lane *l) {
         if (e->groups[i].done) fail(e->groups[i].order[0], "returned while others wait at ", at_barrier, "");
     }
     e->current = 0;
+#if defined(PIANOLA_COUNT)
+    pianola_counted.barriers++;
+#endif
     if (Lane *to = e->order[0]->order[0]; to != l) go(l, to);
 }
 
@@ -218,7 +224,7 @@ const char *pianola_error(void) { return failure; }
 int pianola_emulate(const char *name, void *const buffers[8], const unsigned long sizes[8], const void *params, const void *second,
                     void *step, const unsigned specs[8], const unsigned grid[3], unsigned threads, unsigned tgmem, int order,
                     unsigned long seed) {
-    (void)sizes; // used by the server only; here the argument is documentation
+    (void)sizes; // used by the server and for counts
     failure[0] = 0;
     const pianola_kernel *k = pianola_kernels;
     while (k->name && strcmp(k->name, name) != 0) k++;
@@ -231,6 +237,9 @@ int pianola_emulate(const char *name, void *const buffers[8], const unsigned lon
     // past the end.
     void *tg = nullptr;
     if (tgmem > 0 && posix_memalign(&tg, 16, tgmem) != 0) return refuse(name, "no memory for the threadgroup");
+#if defined(PIANOLA_COUNT)
+    pianola_count_begin(buffers, sizes, params, second, step, tg, tgmem);
+#endif
     Emulator *outer = emulator;
     emulator = e;
     e->kernel = k;

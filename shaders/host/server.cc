@@ -6,9 +6,12 @@
 //	         uint32 grid[3], threads, tgmem, order, specs[8]; uint64 seed, sizes[8]
 //	         64 bytes of parameters, 16 secondary bytes, 64 bytes of the step block
 //	         the buffers, one after another; size ~0 marks an absent buffer
-//	answer   uint32 0, the buffers and the step block
+//	answer   uint32 0, the buffers and the step block; if it counts, pianola_counts
 //	         or uint32 n > 0 and an error message of n bytes
 #include "emulator.h"
+#if defined(PIANOLA_COUNT)
+#include "count.h"
+#endif
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +64,9 @@ bool serve() {
             if (buffers[i]) put(buffers[i], sizes[i]);
         }
         put(step, pianola_step_bytes);
+#if defined(PIANOLA_COUNT)
+        put(&pianola_counted, sizeof pianola_counted);
+#endif
     }
     fflush(stdout);
     for (void *b : buffers) free(b);

@@ -86,8 +86,8 @@ template <typename T, int R, int C> PIANOLA_INLINE simdgroup_matrix<T, R, C> mak
 
 // Computes d = a*b + c in float32.
 template <typename D, typename A, typename B, typename C>
-PIANOLA_INLINE void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8> &d, simdgroup_matrix<A, 8, 8> a,
-                                                  simdgroup_matrix<B, 8, 8> b, simdgroup_matrix<C, 8, 8> c) {
+PIANOLA_COUNTABLE void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8> &d, simdgroup_matrix<A, 8, 8> a,
+                                                     simdgroup_matrix<B, 8, 8> b, simdgroup_matrix<C, 8, 8> c) {
 #if defined(PIANOLA_NVPTX) && PIANOLA_SM >= 75
     if constexpr (shim::same<A, half>::value && shim::same<B, half>::value && shim::same<D, float>::value) {
         // The instruction needs b transposed. Rows 8 to 15 of its operands a and c are zero.

@@ -66,7 +66,7 @@ template <typename T> PIANOLA_INLINE T simd_shuffle_up(T v, ushort d) {
 namespace shim {
 // reduce combines the lanes at distances 16, 8, 4, 2 and 1, so that every lane gets the same
 // bits. In the emulator the lanes meet only once.
-template <typename F, typename T> PIANOLA_INLINE T reduce(T v) {
+template <typename F, typename T> PIANOLA_COUNTABLE T reduce(T v) {
 #if defined(PIANOLA_NVPTX) && PIANOLA_SM >= 80
     if constexpr (same<T, int>::value || same<T, uint>::value) return F::all(v);
 #endif

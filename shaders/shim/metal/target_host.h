@@ -12,7 +12,7 @@ PIANOLA_INLINE uint lane() { return pianola_lane(); }
 PIANOLA_INLINE const unsigned *exchange(int v, const char *what) { return pianola_exchange((unsigned)v, what); }
 PIANOLA_INLINE int shuffle(int v, uint from) { return (int)exchange(v, "simd_shuffle")[from & 31]; }
 PIANOLA_INLINE int shuffle_xor(int v, uint mask) { return (int)exchange(v, "simd_shuffle_xor")[(lane() ^ mask) & 31]; }
-PIANOLA_INLINE uint ballot(bool p) {
+PIANOLA_COUNTABLE uint ballot(bool p) {
     const unsigned *all = exchange(p, "simd_ballot");
     uint bits = 0;
     for (int i = 0; i < 32; i++) bits |= all[i] << i;
@@ -32,7 +32,7 @@ PIANOLA_INLINE void copy4(threadgroup void *to, device const void *from) { __bui
 PIANOLA_INLINE void commit_copies() {}
 template <uint N> PIANOLA_INLINE void wait_copies() {}
 
-PIANOLA_INLINE int dot4(int a, int b, int acc) {
+PIANOLA_COUNTABLE int dot4(int a, int b, int acc) {
     const char4 x = __builtin_bit_cast(char4, a), y = __builtin_bit_cast(char4, b);
     for (int i = 0; i < 4; i++) acc += (int)x[i] * (int)y[i];
     return acc;

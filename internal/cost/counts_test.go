@@ -1,0 +1,147 @@
+package cost_test
+
+import (
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"testing"
+
+	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/cost"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/internal/synth"
+	"github.com/pianola-engine/pianola/table"
+)
+
+var builds emu.Builds
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	status := m.Run()
+	if err := builds.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		status = 1
+	}
+	os.Exit(status)
+}
+
+// small returns a shape of an architecture with one layer and narrow matrices, for which the emulator
+// needs little time. The formulas do not depend on these sizes.
+func small(t testing.TB, architecture string) synth.Shape {
+	t.Helper()
+	s, ok := synth.FindShape("gopher")
+	if !ok {
+		t.Fatal("no shape gopher")
+	}
+	s.Arch, s.Layers, s.Hidden, s.FFN = architecture, 1, 512, 1024
+	s.Heads, s.KVHeads, s.HeadDim = 8, 2, 128
+	return s
+}
+
+// countCase is a program whose commands are counted.
+type countCase struct {
+	arch, quant, chip, program string
+	at                         cost.Point
+	options                    compiler.Options
+}
+
+func (c *countCase) String() string {
+	return fmt.Sprintf("%s/%s/%s/%s/%d+%d", c.arch, c.quant, c.chip, c.program, c.at.Position, c.at.Rows)
+}
+
+// dispatch returns a command with zeros in all buffers.
+func dispatch(t testing.TB, tab *table.Table, p *table.Program, index int, at cost.Point) *emu.Dispatch {
+	t.Helper()
+	c := &tab.Cmds[index]
+	k, _ := decl.Lookup(c.Kernel)
+	env, err := tab.NewEnv(c, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tg, err := env.ThreadgroupBytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &emu.Dispatch{Kernel: k.Name, Grid: c.Grid, Threads: c.Threadgroup[0], TGMem: uint32(tg), Specs: tab.Specs[c.Spec].Values, Params: c.Param, Second: c.Second}
+	for i := range k.Bindings {
+		if c.Bind[i].Slot == table.NoSlot || i >= int(c.Bindings) {
+			continue
+		}
+		n, err := env.Extent(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Buffers[i] = make([]byte, n)
+	}
+	step := table.Step{Position: uint32(at.Position), KVRow: uint32(at.Position), KVLen: uint32(at.Position + 1), TokenIndex: uint32(at.Position), Row: uint32(at.Rows - 1), Rows: uint32(at.Rows)}
+	c.Apply(&step, &d.Second)
+	binary.LittleEndian.PutUint64(d.Step[:], step.RNG)
+	for i, v := range [...]uint32{step.Position, step.KVRow, step.KVLen, step.TokenIndex, step.Row, step.Rows} {
+		binary.LittleEndian.PutUint32(d.Step[8+4*i:], v)
+	}
+	return d
+}
+
+// TestCounts counts what the kernels of small models request and compares it with the formulas. A
+// kernel that requests more than its formula fails, and so does a formula that is far too large.
+func TestCounts(t *testing.T) {
+	for _, c := range countCases {
+		t.Run(c.String(), func(t *testing.T) { countProgram(t, &c) })
+	}
+}
+
+func countProgram(t *testing.T, c *countCase) {
+	emulator := builds.Get(t, emu.Options{Apple: true, Count: true})
+	tab, _ := compileShape(t, small(t, c.arch), c.quant, c.chip, c.options)
+	p, _, ok := tab.Program(c.program)
+	if !ok {
+		t.Fatalf("no program %s", c.program)
+	}
+	for i := range int(p.Count) {
+		index := int(p.First) + i
+		d := dispatch(t, tab, p, index, c.at)
+		if err := emulator.Run(d); err != nil {
+			t.Fatalf("command %d (%s): %v", index, tab.Label(index), err)
+		}
+		loads, stores, err := cost.Requests(tab, p, index, c.at, chip.Metal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := &d.Counts
+		t.Logf("%-22s %-12s grid %v threads %d: loads %v want %v, stores %v want %v",
+			tab.Label(index), d.Kernel, d.Grid, d.Threads, n.Loads, loads, n.Stores, stores)
+		name := fmt.Sprintf("command %d (%s, %s)", index, tab.Label(index), d.Kernel)
+		formula := uint64(0)
+		for i := range loads {
+			formula += loads[i] + stores[i]
+		}
+		within(t, name+" requests", n.Device(), formula)
+	}
+}
+
+// within fails unless the count is at most 2 % above the formula and at most 20 % below it; small
+// numbers may differ by a few KiB.
+func within(t *testing.T, what string, count, formula uint64) {
+	t.Helper()
+	const slack = 4 << 10
+	if high := 1.02*float64(formula) + slack; float64(count) > high {
+		t.Errorf("%s %d, which is more than the formula's %d", what, count, formula)
+	}
+	if low := 0.8*float64(formula) - slack; float64(count) < math.Max(low, 0) {
+		t.Errorf("%s %d, which is much less than the formula's %d", what, count, formula)
+	}
+}
+
+var countCases = []countCase{
+	{"llama", "Q4_0", "m4-pro", table.ProgramDecode, cost.Point{Position: 100, Rows: 1}, compiler.Options{Context: 256}},
+	{"llama", "F16", "m1", table.ProgramDecode, cost.Point{Position: 3, Rows: 1}, compiler.Options{Context: 128}},
+	{"qwen3", "Q4_K_M", "m4-pro", table.ProgramDecode, cost.Point{Position: 1501, Rows: 1}, compiler.Options{Context: 2048}},
+	{"gemma3", "Q8_0", "m5-max", table.ProgramDecode, cost.Point{Position: 77, Rows: 1}, compiler.Options{Context: 256}},
+	{"qwen2", "Q6_K", "m2", table.ProgramDecode, cost.Point{Position: 200, Rows: 1}, compiler.Options{Context: 256, NoFuse: true}},
+	{"qwen3", "Q4_0", "m4-pro", table.ProgramPrefill, cost.Point{Position: 32, Rows: 24}, compiler.Options{Context: 128}},
+	{"llama", "Q8_0", "m1-max", table.ProgramHead, cost.Point{Position: 50, Rows: 1}, compiler.Options{Context: 128}},
+}
