@@ -18,11 +18,10 @@
 
 #include "ahead.h"
 #include "expand.h"
+#include "halves.h"
 #include "mma.h"
-#include "product.h"
 
-// Columns of a chunk, and bytes of a row of a chunk.
-#define PIANOLA_CHUNK 64
+// PIANOLA_CHUNK_BYTES is the number of bytes of a row of a chunk.
 #define PIANOLA_CHUNK_BYTES 128
 
 // PIANOLA_SIMDS is the number of SIMD groups that multiply, and PIANOLA_FILLERS of those that fill
@@ -30,21 +29,9 @@
 #define PIANOLA_SIMDS 8
 #define PIANOLA_FILLERS 4
 
-// padded returns n columns rounded up to whole chunks.
-static inline uint padded(uint n) { return (n + PIANOLA_CHUNK - 1) / PIANOLA_CHUNK * PIANOLA_CHUNK; }
-
-// halves_bytes returns the size in bytes of a row of float16 activations of n columns, n rounded
-// up to whole chunks. The row consists of n float16, n more if there are two terms, the unit, a
-// float32, and 124 unused bytes: a row begins at a multiple of 128 bytes, because the copy unit needs
-// twice the time for rows that do not.
-static inline uint halves_bytes(uint n, uint terms) { return 2 * terms * n + 128; }
-
 // segment_columns returns the number of columns of a segment, whole chunks, if in columns are divided
 // into one segment for each SIMD group that multiplies. The last segments may be shorter or empty.
 static inline uint segment_columns(uint in) { return (padded(in) / PIANOLA_CHUNK + PIANOLA_SIMDS - 1) / PIANOLA_SIMDS * PIANOLA_CHUNK; }
-
-// few_blocks returns the number of blocks of 8 rows, 1, 2 or 4, in which gemm_few reads that many rows.
-static inline uint few_blocks(uint rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : 4; }
 
 // halves_product is the work of a threadgroup: rows of W from low to high-1 and rows of x from
 // first to last-1.

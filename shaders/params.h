@@ -49,6 +49,9 @@
 #define PIANOLA_KERNEL_GEMM_FEW 33
 #define PIANOLA_KERNEL_ATTN_TILE 34
 #define PIANOLA_KERNEL_ADD_RMSNORM_HALVES 35
+#define PIANOLA_KERNEL_EXPERT_ROWS 36
+#define PIANOLA_KERNEL_EXPERT_HALVES 37
+#define PIANOLA_KERNEL_EXPERT_GEMM 38
 
 // Numbers of function constants, and their named values.
 #define PIANOLA_FC_WTYPE 0
@@ -409,13 +412,13 @@ typedef struct pianola_halves_params {
 } pianola_halves_params;
 PIANOLA_ASSERT_SIZE(pianola_halves_params, 12);
 
-// gemm with an input that the kernel halves has written and with float16, bfloat16 or quantised weights, which it converts to float16.
+// gemm with an input that the kernel halves has written and with weights that it converts to float16. With 384 threads, the weights are float16, bfloat16 or tiled16; with fewer, they are rows of any type but float32. The bits of a row then depend neither on the other rows nor on the shape of a threadgroup's work.
 typedef struct pianola_gemm_halves_params {
     uint32_t in; // columns of W, a multiple of 8
     uint32_t out; // rows of W
     uint32_t y_stride; // elements from one row of y to the next
     uint32_t group; // rows of W that a threadgroup computes, at most 128
-    uint32_t row_group; // rows of x that a threadgroup computes, 64, 128 or 256
+    uint32_t row_group; // rows of x that a threadgroup computes: 64, 128 or 256 with 384 threads, else 8, 16, 32 or 64, and at most group
     uint32_t spread; // a threadgroup computes only 64 rows of W where no more threadgroups than these are needed
 } pianola_gemm_halves_params;
 PIANOLA_ASSERT_SIZE(pianola_gemm_halves_params, 24);
@@ -568,6 +571,35 @@ typedef struct pianola_add_rmsnorm_halves_params {
     uint32_t few; // 1: write the rows in the order of gemm_few, else 0
 } pianola_add_rmsnorm_halves_params;
 PIANOLA_ASSERT_SIZE(pianola_add_rmsnorm_halves_params, 20);
+
+// Sorts the products of a chunk by expert. Product i of row r has the number used*r + i and belongs to expert ids[r, i], clamped to the number of experts. list[e], for e from 0 to experts, is the number of products of the experts before e. From list[experts + 1] on, list contains the numbers of all products, those of the first expert first, in ascending order for each expert.
+typedef struct pianola_expert_rows_params {
+    uint32_t experts; // experts of the layer
+    uint32_t used; // experts that a row has chosen
+} pianola_expert_rows_params;
+PIANOLA_ASSERT_SIZE(pianola_expert_rows_params, 8);
+
+// halves for the inputs of experts: a row has several inputs, each of which has a unit of its own.
+typedef struct pianola_expert_halves_params {
+    uint32_t in; // columns
+    uint32_t x_stride; // elements from one row of x to the next
+    uint32_t used; // inputs of a row
+    float limit; // bound of gate and up if the activation is clamped_swiglu
+} pianola_expert_halves_params;
+PIANOLA_ASSERT_SIZE(pianola_expert_halves_params, 16);
+
+// expert_gemv for a chunk with float16 activations, in the order of a list of expert_rows: y[r, i] = W[e] · input (+ b[e]) for each product of each expert e, where input is row (used*r + i)/share of x. The weights become float16. A threadgroup computes group rows of W and up to row_group products of one expert.
+typedef struct pianola_expert_gemm_params {
+    uint32_t in; // columns of W, a multiple of 8
+    uint32_t out; // rows of W
+    uint32_t y_stride; // elements from one row of y to the next
+    uint32_t group; // rows of W that a threadgroup computes, 32, 64 or 128
+    uint32_t row_group; // products that a threadgroup computes, 8, 16, 32 or 64, and at most group
+    uint32_t experts; // experts of the layer
+    uint32_t used; // experts that a row has chosen
+    uint32_t share; // number of products that share a row of x: used, or 1
+} pianola_expert_gemm_params;
+PIANOLA_ASSERT_SIZE(pianola_expert_gemm_params, 32);
 
 // Bytes of threadgroup memory of kernels for which it depends on constants only.
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)

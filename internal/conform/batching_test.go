@@ -171,7 +171,7 @@ func batchedWholes() []whole {
 // among other rows, and in prompts that are cut at random. There are few positions, because the
 // emulator is slow; TestProductRows and TestAttentionRows have more rows.
 func TestWholeBatching(t *testing.T) {
-	for _, w := range exhaustive.Pick(batchedWholes(), batchedWholes()[:1]) {
+	for _, w := range exhaustive.Pick(batchedWholes(), batchedWholes()[:2]) {
 		p := builds.Get(t, w.emulator())
 		t.Run(w.String(), func(t *testing.T) {
 			t.Parallel()

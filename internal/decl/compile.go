@@ -168,6 +168,9 @@ func (c *compiler) threads() error {
 	if err := c.number(&c.k.tgMem, c.k.TGMem); err != nil {
 		return err
 	}
+	if err := c.apple(); err != nil {
+		return err
+	}
 	c.k.require = nil
 	for _, src := range c.k.Require {
 		e, err := c.parse(src, true)
@@ -193,4 +196,20 @@ func (c *compiler) threads() error {
 	var err error
 	c.k.batching, err = c.parse(c.k.Batching, true)
 	return err
+}
+
+// apple parses the expressions of the body for Apple GPUs.
+func (c *compiler) apple() (err error) {
+	if c.k.Apple == nil {
+		return nil
+	}
+	body := *c.k.Apple // declarations may share it
+	c.k.Apple = &body
+	if body.when, err = c.parse(body.If, true); err != nil {
+		return err
+	}
+	if body.If == "" {
+		return errors.New("the condition of the body for Apple GPUs is missing")
+	}
+	return c.number(&body.tgMem, body.TGMem)
 }

@@ -193,6 +193,7 @@ type Kernel struct {
 	Order    []string   // numbers that, besides the constants, determine the order in which a row's sums are added, each an Expr, which may name threads
 	Batching string     // condition under which the bits of a row do not depend on the number of rows, an Expr; "" means always
 	Optional []string   // parameters, secondary fields and constants that text dumps omit if they are 0
+	Apple    *Body      // the body for Apple GPUs, if it differs from that for other GPUs
 
 	worker   Expr
 	tgMem    Expr
@@ -200,6 +201,15 @@ type Kernel struct {
 	require  []Expr
 	order    []Expr
 	batching Expr
+}
+
+// Body is a second body of a kernel, for GPUs to which another shape of the work fits. A command is for one
+// body: a device with the other body cannot execute it. The CPU device executes the commands of both.
+type Body struct {
+	If    string // condition under which a command is for this body, an Expr, which may name threads
+	TGMem string // bytes of threadgroup memory, an Expr, which may name threads
+
+	when, tgMem Expr
 }
 
 // Names in expressions whose values come from the table or the command.
@@ -343,11 +353,25 @@ func (e threadsEnv) Value(name string) (uint64, bool) {
 // ThreadgroupBytes returns the threadgroup memory in bytes that a threadgroup of the given size needs
 // on a GPU.
 func (k *Kernel) ThreadgroupBytes(env Env, threads int) (uint64, error) {
-	n, err := k.tgMem.Eval(threadsEnv{env, uint64(threads)})
+	size := &k.tgMem
+	if k.ForApple(env, threads) {
+		size = &k.Apple.tgMem
+	}
+	n, err := size.Eval(threadsEnv{env, uint64(threads)})
 	if err != nil {
 		return 0, fmt.Errorf("%s: threadgroup memory: %w", k.Name, err)
 	}
 	return n, nil
+}
+
+// ForApple reports whether a command with threadgroups of the given size is for the kernel's body for
+// Apple GPUs, because the kernel has such a body and the command meets its condition.
+func (k *Kernel) ForApple(env Env, threads int) bool {
+	if k.Apple == nil {
+		return false
+	}
+	n, err := k.Apple.when.Eval(threadsEnv{env, uint64(threads)})
+	return err == nil && n != 0
 }
 
 // GridSize returns the number of threadgroups in each dimension.

@@ -84,3 +84,85 @@ var expertSum = Kernel{
 	Second: []Second{secondRows},
 	Specs:  []Constant{constOutput},
 }
+
+// expertList is the extent of the list of expert_rows.
+const expertList = "4*(experts + 1 + rows*used)"
+
+// expertRows declares the sorting of a chunk's products by expert.
+var expertRows = Kernel{
+	Name:    "expert_rows",
+	Doc:     "Sorts the products of a chunk by expert. Product i of row r has the number used*r + i and belongs to expert ids[r, i], clamped to the number of experts. list[e], for e from 0 to experts, is the number of products of the experts before e. From list[experts + 1] on, list contains the numbers of all products, those of the first expert first, in ascending order for each expert.",
+	Grid:    [3]string{"experts", "1", "1"},
+	Require: []string{"used >= 1", "used <= experts", "experts <= 1024"},
+	Bindings: []Binding{
+		{Name: "ids", Role: Read, Shape: "[rows, used]", Elem: U32, Extent: "4*rows*used"},
+		{Name: "list", Role: Write, Shape: "[experts + 1 + rows*used]", Elem: U32, Extent: expertList},
+	},
+	Params: []Field{
+		{"experts", U32, "experts of the layer"},
+		{"used", U32, "experts that a row has chosen"},
+	},
+	Second: []Second{secondRows},
+}
+
+// expertHalvesInput is the extent of the inputs of expert_halves.
+const expertHalvesInput = "4*((rows*used - 1)*x_stride + in)"
+
+// expertHalves declares the conversion of inputs for expert_gemm.
+var expertHalves = Kernel{
+	Name:    "expert_halves",
+	Doc:     "halves for the inputs of experts: a row has several inputs, each of which has a unit of its own.",
+	Grid:    [3]string{"used", "rows", "1"},
+	Require: []string{"in >= 1", "in % 8 == 0", "in <= x_stride", "x_stride % 4 == 0", "used >= 1", "used <= 1024", "input == plain || input == silu_mul", "activation != gelu", "act == f16 || act == f16x2"},
+	Bindings: []Binding{
+		{Name: "x", Role: Read, Shape: "[rows, used, in]", Elem: F32, Extent: expertHalvesInput, Doc: "rows x_stride apart"},
+		{Name: "x2", Role: Read, Shape: "[rows, used, in]", Elem: F32, Extent: expertHalvesInput, If: "input != plain", Doc: "factor of the activation of x, rows x_stride apart"},
+		{Name: "out", Role: Write, Shape: "[rows, used]", Elem: Record, Extent: "rows*used*" + halvesRow, Doc: halvesDoc},
+	},
+	Params: []Field{
+		{"in", U32, "columns"},
+		{"x_stride", U32, "elements from one row of x to the next"},
+		{"used", U32, "inputs of a row"},
+		{"limit", F32, "bound of gate and up if the activation is clamped_swiglu"},
+	},
+	Second:   []Second{secondRows},
+	Specs:    []Constant{constInput, constActivation, constAct},
+	Optional: []string{"activation", "limit"},
+	Worker:   "4*in", // a row of silu_mul
+	TGMem:    reduceTGMem,
+}
+
+// expertGEMM declares the products of a chunk with the matrices of the chosen experts.
+var expertGEMM = Kernel{
+	Name: "expert_gemm",
+	Doc:  "expert_gemv for a chunk with float16 activations, in the order of a list of expert_rows: y[r, i] = W[e] · input (+ b[e]) for each product of each expert e, where input is row (used*r + i)/share of x. The weights become float16. A threadgroup computes group rows of W and up to row_group products of one expert.",
+	Grid: [3]string{"ceildiv(out,group)", "ceildiv(rows*used,row_group) + min(experts, rows*used)", "1"},
+	Require: []string{
+		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "act == f16 || act == f16x2", "weights == rows", "wtype != F32",
+		"group == 32 || group == 64 || group == 128", "threads == 2*group",
+		"row_group == 8 || row_group == 16 || row_group == 32 || row_group == 64", "row_group <= group",
+		"used >= 1", "used <= experts", "experts <= 1024", "share >= 1", "used % share == 0",
+	},
+	Bindings: []Binding{
+		{Name: "x", Role: Read, Shape: "[rows, used/share]", Elem: Record, Extent: "rows*(used/share)*" + halvesRow, Doc: halvesDoc},
+		{Name: "w", Role: Read, Shape: "[experts, out, in]", Elem: WeightType, Extent: "experts*mat(weights,wtype,out,in)", Reads: "mat(weights,wtype,out,in)*min(used*rows, experts)", Doc: "each in the layout weights"},
+		{Name: "b", Role: Read, Shape: "[experts, out]", Elem: F32, Extent: "4*experts*out", Reads: "4*out*min(used*rows, experts)", If: "bias"},
+		{Name: "list", Role: Read, Shape: "[experts + 1 + rows*used]", Elem: U32, Extent: expertList, Doc: "as expert_rows writes it"},
+		{Name: "y", Role: Write, Shape: "[rows, used, out]", Elem: F32, Extent: "4*((rows*used - 1)*y_stride + out)", Doc: "rows y_stride apart"},
+	},
+	Params: []Field{
+		{"in", U32, "columns of W, a multiple of 8"},
+		{"out", U32, "rows of W"},
+		{"y_stride", U32, "elements from one row of y to the next"},
+		{"group", U32, "rows of W that a threadgroup computes, 32, 64 or 128"},
+		{"row_group", U32, "products that a threadgroup computes, 8, 16, 32 or 64, and at most group"},
+		{"experts", U32, "experts of the layer"},
+		{"used", U32, "experts that a row has chosen"},
+		{"share", U32, "number of products that share a row of x: used, or 1"},
+	},
+	Second: []Second{secondRows},
+	Specs:  []Constant{constWType, constBias, constAct, constMatrix},
+	Worker: "(rows*(used/share)+2)*(4*in + 64)", // the input as float32, and a row of W as blocks and as float32
+	TGMem:  tileTGMem,
+	Chunk:  true,
+}

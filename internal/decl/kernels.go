@@ -7,4 +7,5 @@ var Kernels = []Kernel{
 	ropeAttn, argmaxPart, halves, gemmHalves, sampleAdjust, sampleFilter, sampleDraw, rankPart, rank, accept, draft,
 	softCap, normAdd, layerNorm, activate,
 	route, expertGEMV, expertSum, gemmFew, attnTile, addRMSNormHalves,
+	expertRows, expertHalves, expertGEMM,
 }

@@ -188,16 +188,21 @@ var addRMSNormHalves = Kernel{
 	TGMem:    reduceTGMem,
 }
 
-// gemmHalves declares the product with float16 activations.
+// gemmHalves declares the product with float16 activations. It has a body for NVIDIA GPUs, whose
+// threadgroups have 384 threads, and one for Apple GPUs, whose threadgroups have two threads for each row
+// of W.
 var gemmHalves = Kernel{
 	Name: "gemm_halves",
-	Doc:  "gemm with an input that the kernel halves has written and with float16, bfloat16 or quantised weights, which it converts to float16.",
+	Doc:  "gemm with an input that the kernel halves has written and with weights that it converts to float16. With 384 threads, the weights are float16, bfloat16 or tiled16; with fewer, they are rows of any type but float32. The bits of a row then depend neither on the other rows nor on the shape of a threadgroup's work.",
 	Grid: [3]string{"ceildiv(out,group)", "ceildiv(rows,row_group)", "1"},
 	Require: []string{
 		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "group >= 1", "group <= 128", "act == f16 || act == f16x2",
-		"row_group == 64 || row_group == 128 || row_group == 256 && act == f16", "threads == 384",
-		"spread <= ceildiv(out,group)*ceildiv(rows,row_group)",
-		"weights == tiled16 || wtype == F16 || wtype == BF16", "weights == rows || act == f16 && group % 16 == 0",
+		"threads == 384 || threads == 2*group && group % 32 == 0",
+		"threads != 384 || row_group == 64 || row_group == 128 || row_group == 256 && act == f16",
+		"threads == 384 || row_group == 8 || row_group == 16 || row_group == 32 || row_group == 64", "threads == 384 || row_group <= group",
+		"spread <= ceildiv(out,group)*ceildiv(rows,row_group)", "threads == 384 || spread == 0",
+		"weights == tiled16 || wtype == F16 || wtype == BF16 || threads != 384 && wtype != F32",
+		"weights == rows || act == f16 && group % 16 == 0 && threads == 384",
 	},
 	Bindings: []Binding{
 		{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: "rows*" + halvesRow, Doc: halvesDoc},
@@ -214,7 +219,7 @@ var gemmHalves = Kernel{
 		{"out", U32, "rows of W"},
 		{"y_stride", U32, "elements from one row of y to the next"},
 		{"group", U32, "rows of W that a threadgroup computes, at most 128"},
-		{"row_group", U32, "rows of x that a threadgroup computes, 64, 128 or 256"},
+		{"row_group", U32, "rows of x that a threadgroup computes: 64, 128 or 256 with 384 threads, else 8, 16, 32 or 64, and at most group"},
 		{"spread", U32, "a threadgroup computes only 64 rows of W where no more threadgroups than these are needed"},
 	},
 	Second:   []Second{secondRows},
@@ -223,7 +228,12 @@ var gemmHalves = Kernel{
 	TGMem:    "199680",
 	Chunk:    true,
 	Batching: "spread == 0", // threadgroups of 64 rows of W add the columns in another order
+	Apple:    &Body{If: "threads != 384", TGMem: tileTGMem},
 }
+
+// tileTGMem is the threadgroup memory of products with SIMD-group matrices, in bytes: two stages, each with
+// 32 columns of W and of x as float16.
+const tileTGMem = "2*64*(group + (act == f16 ? 1 : 2)*row_group)"
 
 // gemmFew declares the product with float16 activations for a short prompt.
 var gemmFew = Kernel{

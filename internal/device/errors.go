@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -86,6 +87,40 @@ func (e *KernelError) Error() string {
 		return fmt.Sprintf("there is no kernel %s", e.Kernel)
 	}
 	return fmt.Sprintf("there is no kernel %s for %s", e.Kernel, e.Constants)
+}
+
+// BodyError reports a command that is for another body of its kernel than the device has.
+type BodyError struct {
+	Kernel  string
+	Threads int    // of a threadgroup
+	For     string // the GPUs that the command is for, such as "Apple GPUs"
+}
+
+// Error implements error.
+func (e *BodyError) Error() string {
+	return fmt.Sprintf("kernel %s with threadgroups of %d threads is for %s: compile the table for this device", e.Kernel, e.Threads, e.For)
+}
+
+// CheckBody returns a *BodyError if a command is for another body of its kernel than that of a device:
+// for Apple GPUs if apple is false, and for other GPUs if apple is true.
+func CheckBody(t *table.Table, p *table.Program, c *table.Cmd, apple bool) error {
+	k, ok := decl.Lookup(c.Kernel)
+	if !ok || k.Apple == nil {
+		return nil
+	}
+	env, err := t.NewEnv(c, p)
+	if err != nil {
+		return err
+	}
+	threads := int(c.Threadgroup[0] * c.Threadgroup[1] * c.Threadgroup[2])
+	if k.ForApple(env, threads) == apple {
+		return nil
+	}
+	e := &BodyError{Kernel: k.Name, Threads: threads, For: "Apple GPUs"}
+	if apple {
+		e.For = "GPUs of other makers than Apple"
+	}
+	return e
 }
 
 // InvalidTableError holds every fault that table.Validate found.

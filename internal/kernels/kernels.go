@@ -58,6 +58,9 @@ const (
 	GEMMFew          decl.ID = 33
 	AttnTile         decl.ID = 34
 	AddRMSNormHalves decl.ID = 35
+	ExpertRows       decl.ID = 36
+	ExpertHalves     decl.ID = 37
+	ExpertGEMM       decl.ID = 38
 )
 
 // Bindings of embed.
@@ -915,7 +918,7 @@ type GEMMHalvesParams struct {
 	Out      uint32 // rows of W
 	YStride  uint32 // elements from one row of y to the next
 	Group    uint32 // rows of W that a threadgroup computes, at most 128
-	RowGroup uint32 // rows of x that a threadgroup computes, 64, 128 or 256
+	RowGroup uint32 // rows of x that a threadgroup computes: 64, 128 or 256 with 384 threads, else 8, 16, 32 or 64, and at most group
 	Spread   uint32 // a threadgroup computes only 64 rows of W where no more threadgroups than these are needed
 }
 
@@ -1570,4 +1573,128 @@ func (p AddRMSNormHalvesParams) Put(c *table.Cmd) {
 	putF32(c, 12, p.DeltaScale)
 	putU32(c, 16, p.Few)
 	c.ParamSize = 20
+}
+
+// Bindings of expert_rows.
+const (
+	ExpertRowsBindIDs  = 0 // r, [rows, used] uint32
+	ExpertRowsBindList = 1 // w, [experts + 1 + rows*used] uint32
+)
+
+// ExpertRowsParams are the parameters of expert_rows.
+type ExpertRowsParams struct {
+	Experts uint32 // experts of the layer
+	Used    uint32 // experts that a row has chosen
+}
+
+// ExpertRowsParamsOf decodes the parameters of c, a command of kernel expert_rows.
+func ExpertRowsParamsOf(c *table.Cmd) ExpertRowsParams {
+	return ExpertRowsParams{
+		Experts: u32(c, 0),
+		Used:    u32(c, 4),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p ExpertRowsParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.Experts)
+	putU32(c, 4, p.Used)
+	c.ParamSize = 8
+}
+
+// Bindings of expert_halves.
+const (
+	ExpertHalvesBindX   = 0 // r, [rows, used, in] float32, rows x_stride apart
+	ExpertHalvesBindX2  = 1 // r, [rows, used, in] float32, factor of the activation of x, rows x_stride apart
+	ExpertHalvesBindOut = 2 // w, [rows, used], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
+)
+
+// Specialisation constants of expert_halves.
+const (
+	ExpertHalvesSpecInput      = 0 // selects how the input is computed
+	ExpertHalvesSpecActivation = 1 // the activation function
+	ExpertHalvesSpecAct        = 2 // activation type of the product
+)
+
+// ExpertHalvesParams are the parameters of expert_halves.
+type ExpertHalvesParams struct {
+	In      uint32  // columns
+	XStride uint32  // elements from one row of x to the next
+	Used    uint32  // inputs of a row
+	Limit   float32 // bound of gate and up if the activation is clamped_swiglu
+}
+
+// ExpertHalvesParamsOf decodes the parameters of c, a command of kernel expert_halves.
+func ExpertHalvesParamsOf(c *table.Cmd) ExpertHalvesParams {
+	return ExpertHalvesParams{
+		In:      u32(c, 0),
+		XStride: u32(c, 4),
+		Used:    u32(c, 8),
+		Limit:   f32(c, 12),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p ExpertHalvesParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.In)
+	putU32(c, 4, p.XStride)
+	putU32(c, 8, p.Used)
+	putF32(c, 12, p.Limit)
+	c.ParamSize = 16
+}
+
+// Bindings of expert_gemm.
+const (
+	ExpertGEMMBindX    = 0 // r, [rows, used/share], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
+	ExpertGEMMBindW    = 1 // r, [experts, out, in] wtype, each in the layout weights
+	ExpertGEMMBindB    = 2 // r, [experts, out] float32
+	ExpertGEMMBindList = 3 // r, [experts + 1 + rows*used] uint32, as expert_rows writes it
+	ExpertGEMMBindY    = 4 // w, [rows, used, out] float32, rows y_stride apart
+)
+
+// Specialisation constants of expert_gemm.
+const (
+	ExpertGEMMSpecWType   = 0 // weight type, a dtype.Type
+	ExpertGEMMSpecBias    = 1 // 1 if a bias is added
+	ExpertGEMMSpecAct     = 2 // activation type of the product
+	ExpertGEMMSpecWeights = 3 // layout of the weights, a dtype.Layout
+)
+
+// ExpertGEMMParams are the parameters of expert_gemm.
+type ExpertGEMMParams struct {
+	In       uint32 // columns of W, a multiple of 8
+	Out      uint32 // rows of W
+	YStride  uint32 // elements from one row of y to the next
+	Group    uint32 // rows of W that a threadgroup computes, 32, 64 or 128
+	RowGroup uint32 // products that a threadgroup computes, 8, 16, 32 or 64, and at most group
+	Experts  uint32 // experts of the layer
+	Used     uint32 // experts that a row has chosen
+	Share    uint32 // number of products that share a row of x: used, or 1
+}
+
+// ExpertGEMMParamsOf decodes the parameters of c, a command of kernel expert_gemm.
+func ExpertGEMMParamsOf(c *table.Cmd) ExpertGEMMParams {
+	return ExpertGEMMParams{
+		In:       u32(c, 0),
+		Out:      u32(c, 4),
+		YStride:  u32(c, 8),
+		Group:    u32(c, 12),
+		RowGroup: u32(c, 16),
+		Experts:  u32(c, 20),
+		Used:     u32(c, 24),
+		Share:    u32(c, 28),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p ExpertGEMMParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.In)
+	putU32(c, 4, p.Out)
+	putU32(c, 8, p.YStride)
+	putU32(c, 12, p.Group)
+	putU32(c, 16, p.RowGroup)
+	putU32(c, 20, p.Experts)
+	putU32(c, 24, p.Used)
+	putU32(c, 28, p.Share)
+	c.ParamSize = 32
 }

@@ -12,6 +12,9 @@ import (
 // halvesChunk is the number of columns in a chunk. Split rows consist of whole chunks.
 const halvesChunk = 64
 
+// largestHalf is the largest float16. Weights out of range become it.
+const largestHalf = 65504
+
 // halvesRow is a row of activations in float16. An element is unit * (high + low), or unit * high
 // if there is one term; the unit is a power of two. The row holds n high halves, n low halves if
 // there are two terms, the unit and 124 unused bytes; n is the number of columns rounded up to whole
@@ -173,7 +176,8 @@ type gemmHalves struct {
 	matmul
 	layout halvesLayout
 	halves []byte     // rows of float16
-	tiles  dtype.Type // type of weights in tiles, which become float16; dtype.Invalid for others
+	blocks dtype.Type // type of quantised weights, which become float16; dtype.Invalid for others
+	tiled  bool       // the quantised weights are in tiles
 }
 
 func newGEMMHalves(b *binder) (kernel, error) {
@@ -190,20 +194,19 @@ func newGEMMFew(b *binder) (kernel, error) {
 func newHalvesProduct(b *binder, p kernels.GEMMHalvesParams, few bool) (kernel, error) {
 	t := dtype.Type(b.spec(kernels.GEMMHalvesSpecWType))
 	tiled := dtype.Layout(b.spec(kernels.GEMMHalvesSpecWeights)) == dtype.Tiled16
-	float := b.ops.float[t]
-	if tiled && !dtype.FormOf(t).HalfRange() || !tiled && t != dtype.F16 && t != dtype.BF16 {
+	if t == dtype.F32 || tiled && !dtype.FormOf(t).HalfRange() {
 		return nil, &WeightTypeError{Kernel: declOf(b.env).Name, Type: t}
 	}
 	size, _ := t.Bytes(uint64(p.In))
 	k := &gemmHalves{
 		matmul: matmul{
-			ops: b.ops, float: float, in: int(p.In), out: int(p.Out), group: int(p.Group), yStride: int(p.YStride),
+			ops: b.ops, float: b.ops.float[t], in: int(p.In), out: int(p.Out), group: int(p.Group), yStride: int(p.YStride),
 			rowBytes: int(size), w: b.bytes(kernels.GEMMHalvesBindW), y: b.f32(kernels.GEMMHalvesBindY),
 		},
 		layout: halvesLayout{int(p.In), halvesTerms(b.spec(kernels.GEMMHalvesSpecAct)), few}, halves: b.words(kernels.GEMMHalvesBindX),
 	}
-	if tiled {
-		k.tiles = t
+	if t.Quantized() {
+		k.blocks, k.tiled = t, tiled
 	}
 	b.need(p.Group > 0, "the group is 0")
 	if b.spec(kernels.GEMMHalvesSpecBias) != 0 {
@@ -212,10 +215,10 @@ func newHalvesProduct(b *binder, p kernels.GEMMHalvesParams, few bool) (kernel, 
 	return k, b.err
 }
 
-// units returns the number of groups of rows of W if they are tiles: expand computes all rows of
+// units returns the number of groups of rows of W if they are quantised: expand computes all rows of
 // the input.
 func (k *gemmHalves) units(w *worker) int {
-	if k.tiles != dtype.Invalid {
+	if k.blocks != dtype.Invalid {
 		return (k.out + k.group - 1) / k.group
 	}
 	return k.matmul.units(w)
@@ -238,7 +241,7 @@ func (k *gemmHalves) run(w *worker, lo, hi int) {
 	if w.shared == nil {
 		k.prepare(w, 0, w.rows)
 	}
-	if k.tiles != dtype.Invalid {
+	if k.blocks != dtype.Invalid {
 		k.expand(w, lo, hi)
 		return
 	}
@@ -251,23 +254,34 @@ func (k *gemmHalves) expand(w *worker, lo, hi int) {
 	block := w.scratch[w.rows*size:][:k.rowBytes]
 	row := float32s(w.scratch[(w.rows+1)*size:][:4*k.in])
 	for o := lo * k.group; o < min(hi*k.group, k.out); o++ {
+		from := block
 		// Neither returns an error for whole blocks and a row of the matrix.
-		if dtype.UntileRow(k.tiles, block, k.w, o, k.in) != nil || dtype.Dequantize(k.tiles, row, block) != nil {
+		if !k.tiled {
+			from = k.w[o*k.rowBytes:][:k.rowBytes]
+		} else if dtype.UntileRow(k.blocks, block, k.w, o, k.in) != nil {
 			return
 		}
-		for i, v := range row {
-			row[i] = dtype.F16ToF32(dtype.F32ToF16(v))
+		if !roundedToHalf(k.blocks, row, from) {
+			return
 		}
 		for r := range w.rows {
 			x := float32s(w.prepared()[r*size:][:4*k.in])
-			var sum float32
-			for i, v := range row {
-				sum += v * x[i]
-			}
+			sum := k.ops.dot(row, x)
 			if k.b != nil {
 				sum += k.b[o]
 			}
 			k.y[r*k.yStride+o] = sum
 		}
 	}
+}
+
+// roundedToHalf sets row to the weights in b, rounded to float16. It reports whether b has whole blocks.
+func roundedToHalf(t dtype.Type, row []float32, b []byte) bool {
+	if dtype.Dequantize(t, row, b) != nil {
+		return false
+	}
+	for i, v := range row {
+		row[i] = dtype.F16ToF32(dtype.F32ToF16(max(-largestHalf, min(v, largestHalf))))
+	}
+	return true
 }

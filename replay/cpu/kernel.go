@@ -71,6 +71,9 @@ var constructors = [...]func(b *binder) (kernel, error){
 	kernels.Route:        newRoute,
 	kernels.ExpertGEMV:   newExpertGEMV,
 	kernels.ExpertSum:    newExpertSum,
+	kernels.ExpertRows:   newExpertRows,
+	kernels.ExpertHalves: newExpertHalves,
+	kernels.ExpertGEMM:   newExpertGEMM,
 
 	kernels.SoftCap:   newSoftCap,
 	kernels.NormAdd:   newNormAdd,

@@ -210,6 +210,9 @@ func (l *loader) choose() error {
 	l.instances = make([]*Instance, len(t.Cmds))
 	d.kernels = make([]kernel, len(t.Cmds))
 	err := device.EachCmd(name, t, func(i int, p *table.Program, c *table.Cmd) error {
+		if err := device.CheckBody(t, p, c, false); err != nil {
+			return err
+		}
 		in, err := d.modules.instance(t, c)
 		if err != nil {
 			return err

@@ -146,6 +146,9 @@ func (l *loader) choose() error {
 		if !ok {
 			return &device.KernelError{Kernel: declared.Name}
 		}
+		if err := device.CheckBody(t, p, c, true); err != nil {
+			return err
+		}
 		memory, err := threadgroupMemory(t, p, c, k)
 		if err != nil {
 			return err

@@ -29,10 +29,17 @@ struct Lane {
     pianola_position at;
 };
 
-// Group is a SIMD group. It has two sets of words, so that a lane may write a word while others
-// still read the previous ones.
+// Matrices are the operands of pianola_multiply, each 8 by 8 in rows.
+struct Matrices {
+    float a[64], b[64], c[64];
+    bool multiplied; // c is the result
+};
+
+// Group is a SIMD group. It has two sets of words and of matrices, so that a lane may write its
+// part while others still read the previous ones.
 struct Group {
     unsigned words[2][pianola_simd_width];
+    Matrices matrices[2];
     Lane *order[pianola_simd_width];
     unsigned next; // index in order of the lane that runs
     bool done;
@@ -196,6 +203,19 @@ Emulator *make() {
     return owner.e;
 }
 
+// multiply adds a*b to c. The products of an element are added in the order of the columns of a.
+void multiply(Matrices *m) {
+    for (unsigned r = 0; r < 8; r++) {
+        float sums[8];
+        memcpy(sums, m->c + 8 * r, sizeof sums);
+        for (unsigned k = 0; k < 8; k++) {
+            for (unsigned i = 0; i < 8; i++) sums[i] += m->a[8 * r + k] * m->b[8 * k + i];
+        }
+        memcpy(m->c + 8 * r, sums, sizeof sums);
+    }
+    m->multiplied = true;
+}
+
 int refuse(const char *name, const char *why) {
     snprintf(failure, sizeof failure, "%s: %s", name, why);
     return 1;
@@ -215,6 +235,22 @@ const unsigned *pianola_exchange(unsigned word, const char *what) {
     words[l->number] = word;
     wait(what);
     return words;
+}
+
+void pianola_multiply(const float a[2], const float b[2], float c[2]) {
+    Lane *l = emulator->running;
+    Group *g = l->group;
+    Matrices *m = &g->matrices[l->parity];
+    l->parity ^= 1;
+    if (g->next == 0) m->multiplied = false; // this lane is the first
+    const unsigned at = 2 * l->number;
+    memcpy(m->a + at, a, 8);
+    memcpy(m->b + at, b, 8);
+    memcpy(m->c + at, c, 8);
+    wait("simdgroup_multiply_accumulate");
+    // The first lane that continues computes the products of all.
+    if (!m->multiplied) multiply(m);
+    memcpy(c, m->c + at, 8);
 }
 
 void pianola_threadgroup_barrier(void) { wait(at_barrier); }

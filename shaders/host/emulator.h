@@ -39,11 +39,13 @@ extern const struct pianola_kernel pianola_kernels[];
 
 // Functions for kernels. pianola_lane returns the lane's index, which never changes, so that
 // compilers may keep it. pianola_exchange passes one word per lane and returns the words of all
-// 32 lanes of the SIMD group. pianola_threadgroup_barrier waits for all threads of the
-// threadgroup.
+// 32 lanes of the SIMD group. pianola_multiply adds the product of two matrices of 8 by 8 to a
+// third; lane l passes the elements in columns 2*(l%4) and 2*(l%4)+1 of row l/4 of each, and gets
+// those of the sum. pianola_threadgroup_barrier waits for all threads of the threadgroup.
 #define PIANOLA_LOCAL __attribute__((visibility("hidden")))
 PIANOLA_LOCAL __attribute__((const)) unsigned pianola_lane(void);
 PIANOLA_LOCAL const unsigned *pianola_exchange(unsigned word, const char *what);
+PIANOLA_LOCAL void pianola_multiply(const float a[2], const float b[2], float c[2]);
 PIANOLA_LOCAL void pianola_threadgroup_barrier(void);
 
 enum pianola_order { pianola_forward, pianola_reverse, pianola_random };

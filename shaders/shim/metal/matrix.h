@@ -32,23 +32,6 @@ PIANOLA_INLINE uint4 load_matrices_across(threadgroup const void *p) {
 } // namespace shim
 #endif
 
-#if defined(PIANOLA_HOST)
-namespace shim {
-// gather returns the values of n lanes, from first on at the given stride. The SIMD group meets
-// once per word of a value.
-template <uint n, typename T> PIANOLA_INLINE void gather(thread T (&to)[n], T v, uint first, uint stride) {
-    typedef unsigned Words[sizeof(T) / 4];
-    Words mine, all[n];
-    __builtin_memcpy(mine, &v, sizeof v);
-    for (uint w = 0; w < sizeof(T) / 4; w++) {
-        const unsigned *words = exchange((int)mine[w], "simdgroup_multiply_accumulate");
-        for (uint i = 0; i < n; i++) all[i][w] = words[first + i * stride];
-    }
-    __builtin_memcpy(to, all, sizeof to);
-}
-} // namespace shim
-#endif
-
 template <typename T, int R, int C> struct simdgroup_matrix {
     static_assert(R == 8 && C == 8, "SIMD-group matrices are 8 by 8");
     vec<T, 2> pair;
@@ -103,28 +86,25 @@ PIANOLA_COUNTABLE void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 
         return;
     }
 #endif
+#if defined(PIANOLA_HOST)
+    const float av[2] = {(float)a.pair[0], (float)a.pair[1]}, bv[2] = {(float)b.pair[0], (float)b.pair[1]};
+    float sum[2] = {(float)c.pair[0], (float)c.pair[1]};
+    pianola_multiply(av, bv, sum);
+    d.pair[0] = (D)sum[0];
+    d.pair[1] = (D)sum[1];
+#else
     const uint row = shim::lane() / 4 * 4, column = shim::lane() % 4;
     float s0 = (float)c.pair[0], s1 = (float)c.pair[1];
-#if defined(PIANOLA_HOST)
-    vec<A, 2> of_row[4];
-    vec<B, 2> of_column[8];
-    shim::gather(of_row, a.pair, row, 1);
-    shim::gather(of_column, b.pair, column, 4);
-#endif
 #pragma unroll
     for (uint k = 0; k < 8; k++) {
-#if defined(PIANOLA_HOST)
-        const vec<A, 2> x = of_row[k / 2];
-        const vec<B, 2> y = of_column[k];
-#else
         const vec<A, 2> x = simd_shuffle(a.pair, (ushort)(row + k / 2));
         const vec<B, 2> y = simd_shuffle(b.pair, (ushort)(k * 4 + column));
-#endif
         s0 += (float)x[k & 1] * (float)y[0];
         s1 += (float)x[k & 1] * (float)y[1];
     }
     d.pair[0] = (D)s0;
     d.pair[1] = (D)s1;
+#endif
 }
 template <typename D, typename A, typename B>
 PIANOLA_INLINE void simdgroup_multiply(thread simdgroup_matrix<D, 8, 8> &d, simdgroup_matrix<A, 8, 8> a, simdgroup_matrix<B, 8, 8> b) {
