@@ -164,16 +164,16 @@ func TestCUDAChip(t *testing.T) {
 	}
 	part := h200
 	part.Name, part.Multiprocessors = "NVIDIA H200 MIG 1g.18gb", 16
-	if c, err := cudaChip(part); err != nil || c.Name != "cuda" || c.Cores != 16 || !c.GEMMHalves || c.AttnTileDim == 0 {
+	if c, err := cudaChip(part); err != nil || c.Name != "cuda" || c.Cores != 16 || c.GEMMHalves != 384 || c.AttnTileDim == 0 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	part.SharedMemory = 101376
-	if c, err := cudaChip(part); err != nil || c.GEMMHalves {
+	if c, err := cudaChip(part); err != nil || c.GEMMHalves != 0 {
 		t.Errorf("too little shared memory: %+v, %v", c, err)
 	}
 	t4 := cuda.GPU{Name: "Tesla T4", Major: 7, Minor: 5, Multiprocessors: 40, Memory: 15 << 30, MaxThreads: 1024, SharedMemory: 65536, BandwidthGBs: 320}
 	c, err := cudaChip(t4)
-	if err != nil || c.Title != "Tesla T4" || c.Cores != 40 || c.MaxBufferBytes != 15<<30 || c.ThreadgroupMemory != 65536 || c.BandwidthGBs != 320 || c.GEMMHalves || c.AttnTileDim != 0 {
+	if err != nil || c.Title != "Tesla T4" || c.Cores != 40 || c.MaxBufferBytes != 15<<30 || c.ThreadgroupMemory != 65536 || c.BandwidthGBs != 320 || c.GEMMHalves != 0 || c.AttnTileDim != 0 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if _, err := cudaChip(cuda.GPU{Name: "nothing known"}); err == nil {

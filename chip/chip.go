@@ -77,7 +77,7 @@ type Chip struct {
 	GEMMRows int `json:"gemm_rows"`
 	GEMMUnit int `json:"gemm_unit"`
 	// GEMMTileRows is the number of rows of the chunk that a threadgroup of gemm
-	// multiplies; 0 means all. GEMMShare is the number of SIMD groups that divide these
+	// multiplies; 0 means all. On Metal, it is also the largest such number of gemm_halves. GEMMShare is the number of SIMD groups that divide these
 	// rows where a threadgroup then has at most GEMMRows threads.
 	GEMMTileRows int `json:"gemm_tile_rows"`
 	GEMMShare    int `json:"gemm_share"`
@@ -127,14 +127,17 @@ type Chip struct {
 	// logits.
 	ArgmaxPart int `json:"argmax_part"`
 
-	// GEMMHalves makes prefill convert the rows of a chunk to float16 with a separate command, once
-	// for all threadgroups of the products that read them. Products with float16, bfloat16 and most
-	// quantised weights then use gemm_halves. It is faster on devices with warpgroup matrix
-	// instructions (compute capability 9.0), and needs 199,680 bytes of threadgroup memory.
-	GEMMHalves bool `json:"gemm_halves"`
-	// PrefillFew is the number of rows of a second prefill program, for short prompts, whose
-	// products read W once (gemm_few). It is at most 32, and 0 on a device without the
-	// kernel. It needs GEMMHalves.
+	// GEMMHalves is the number of threads in a threadgroup of gemm_halves, or 0 on a device without the
+	// kernel. If it is not 0, prefill converts the rows of a chunk to float16 with a separate command,
+	// once for all threadgroups of the products that read them, and most products use gemm_halves.
+	// With 384 threads the kernel uses the warpgroup matrix instructions of CUDA devices (compute
+	// capability 9.0), and needs 199,680 bytes of threadgroup memory. With 64, 128 or 256 threads it
+	// uses the SIMD-group matrices of Metal; a threadgroup computes one row of W for two threads, by at
+	// most GEMMTileRows rows of the chunk.
+	GEMMHalves int `json:"gemm_halves"`
+	// PrefillFew is the number of rows of a second prefill program, for short prompts. It is at most
+	// 32, and 0 on a device for which the program is not worth its memory. It needs GEMMHalves. On a
+	// CUDA device, the program's products read W once (gemm_few).
 	PrefillFew int `json:"prefill_few"`
 
 	Fuse    Fuse    `json:"fuse"`
@@ -318,9 +321,10 @@ const (
 	maxMemory = 1 << 50
 	maxFamily = 99
 
-	// Minimum requirements of gemm_halves.
+	// Minimum requirements of gemm_halves on CUDA devices, and on Metal.
 	halvesThreads = 384
 	halvesMemory  = 199680
+	tileMemory    = 32768
 )
 
 // check returns an error for the first invalid value of the chip.
@@ -433,13 +437,28 @@ func (c *Chip) checkProducts() error {
 		return errors.New("act_q8_rows: needs act_q8")
 	case c.Fuse.SiLUDownChunk && !c.Fuse.SiLUDown:
 		return errors.New("fuse: silu_down_chunk: needs silu_down")
-	case c.GEMMHalves && (c.Device != CUDA || c.ThreadgroupMemory < halvesMemory || c.MaxThreads < halvesThreads):
-		return fmt.Errorf("gemm_halves: not a %s device that has %d threads and %d bytes of threadgroup memory", CUDA, halvesThreads, halvesMemory)
 	}
-	if c.PrefillFew > 0 && !c.GEMMHalves {
-		return errors.New("prefill_few: needs gemm_halves")
+	if err := c.checkHalves(); err != nil {
+		return err
 	}
 	return checkAhead("gemv_ahead", c.GEMVAhead)
+}
+
+// checkHalves checks that the device can run gemm_halves.
+func (c *Chip) checkHalves() error {
+	switch n := c.GEMMHalves; {
+	case n == 0 && c.PrefillFew > 0:
+		return errors.New("prefill_few: needs gemm_halves")
+	case n == 0:
+		return nil
+	case c.Device == CUDA && (n != halvesThreads || c.ThreadgroupMemory < halvesMemory || c.MaxThreads < halvesThreads):
+		return fmt.Errorf("gemm_halves: %d, want %d threads and %d bytes of threadgroup memory", n, halvesThreads, halvesMemory)
+	case c.Device == Metal && (n != 64 && n != 128 && n != 256 || n > c.MaxThreads || c.ThreadgroupMemory < tileMemory || c.GEMMTileRows < 8):
+		return fmt.Errorf("gemm_halves: %d, want 64, 128 or 256 threads, %d bytes of threadgroup memory, and at least 8 gemm_tile_rows", n, tileMemory)
+	case c.Device == CPU:
+		return fmt.Errorf("gemm_halves: a %s device has no such kernel", CPU)
+	}
+	return nil
 }
 
 // checkAttention checks the relations between the parameters of attention.
@@ -521,13 +540,13 @@ func (c *Chip) Fingerprint() [32]byte {
 		uint64(c.GEMMRows), uint64(c.GEMMUnit), uint64(c.GEMMTileRows), uint64(c.GEMMShare),
 		uint64(c.GEMVThreads), uint64(c.NormThreads), uint64(c.AttnThreads), uint64(c.SampleThreads),
 		uint64(c.AttnHeads), uint64(c.AttnAhead), uint64(c.AttnTileRows), uint64(c.AttnTileDim),
-		uint64(c.PrefillChunk), uint64(c.PrefillFew), uint64(c.LogitsRows), uint64(c.SplitContext), uint64(c.SplitSpan), uint64(c.ArgmaxPart),
+		uint64(c.PrefillChunk), uint64(c.GEMMHalves), uint64(c.PrefillFew), uint64(c.LogitsRows), uint64(c.SplitContext), uint64(c.SplitSpan), uint64(c.ArgmaxPart),
 	} {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
 	f := &c.Fuse
 	for _, flag := range []bool{
-		c.WorkerMemory, c.ActQ8, c.ActQ8Rows, c.TileWeights, c.GEMMHalves,
+		c.WorkerMemory, c.ActQ8, c.ActQ8Rows, c.TileWeights,
 		f.QKV, f.GateUp, f.ResidualNorm, f.RopeKV, f.SiLUDown, f.SiLUDownChunk, f.RopeAttn, f.ProductAdd, f.NormProduct, f.MergeProduct,
 	} {
 		bit := byte(0)

@@ -550,7 +550,7 @@ func TestPrefillOnGPU(t *testing.T) {
 
 // TestSiLUDown checks that a GPU computes silu(gate) * up in a command of its own in prefill.
 func TestSiLUDown(t *testing.T) {
-	for name, want := range map[string][2]int{"cpu": {0, 0}, "m4-pro": {0, 2}, "cuda": {0, 2}, "h200": {0, 0}} {
+	for name, want := range map[string][2]int{"cpu": {0, 0}, "m4-pro": {0, 0}, "cuda": {0, 2}, "h200": {0, 0}} {
 		in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3")), name, Options{})
 		if !in.Chip.Fuse.SiLUDown {
 			t.Fatal(name, "does not fuse silu(gate) * up in decode")
@@ -619,7 +619,7 @@ func TestSplitInput(t *testing.T) {
 		}
 	}
 	in := input(t, path, "h200", Options{})
-	in.Chip.GEMMHalves = false
+	in.Chip.GEMMHalves = 0
 	for _, c := range mustCompile(t, in).Cmds {
 		if c.Kernel == kernels.Halves {
 			t.Fatal("a chip without gemm_halves has a command halves")
@@ -637,9 +637,31 @@ func TestHalvesRows(t *testing.T) {
 	for rows, want := range map[int]int{1024: 64, 2048: 64, 3072: 128, 4096: 128, 6144: 256, 28672: 256} {
 		l := &lowering{s: &state{in: Input{Chip: c}}, p: &program{rows: 512}, n: &node{}}
 		for act, limit := range map[uint32]int{decl.ActF16: 256, decl.ActF16x2: 128} {
-			if got := (halvesProductArgs{w: &weight{rows: rows}, act: act}).rowGroup(l); got != min(want, limit) {
+			if got := (halvesProductArgs{w: &weight{rows: rows}, act: act}).shape(l).rows; got != min(want, limit) {
 				t.Errorf("%d rows of W, %d terms: %d of x, want %d", rows, act-decl.ActF16+1, got, min(want, limit))
 			}
+		}
+	}
+}
+
+// TestTileShape checks the shape of a threadgroup of gemm_halves with SIMD-group matrices, on 20 cores.
+func TestTileShape(t *testing.T) {
+	c, err := chip.Lookup("m4-pro")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		out, rows int
+		want      halvesShape
+	}{
+		{4096, 512, halvesShape{threads: 256, group: 128, rows: 64}},
+		{1024, 512, halvesShape{threads: 128, group: 64, rows: 64}},
+		{4096, 32, halvesShape{threads: 64, group: 32, rows: 32}},
+		{4096, 1, halvesShape{threads: 64, group: 32, rows: 8}},
+	} {
+		l := &lowering{s: &state{in: Input{Chip: c}}, p: &program{rows: test.rows}, n: &node{}}
+		if got := (halvesProductArgs{w: &weight{rows: test.out}, act: decl.ActF16}).shape(l); got != test.want {
+			t.Errorf("%d rows of W, %d of x: %+v, want %+v", test.out, test.rows, got, test.want)
 		}
 	}
 }

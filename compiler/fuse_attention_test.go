@@ -214,8 +214,28 @@ func TestInputHalves(t *testing.T) {
 			layer.3.ffn.silu_mul silu_mul gate_up[0:16] gate_up[16:32] -> act
 			layer.3.ffn.down.halves halves act -> layer.3.ffn.down.halves
 			layer.3.ffn.down gemm_halves layer.3.ffn.down.halves -> y ffn.down[8, 16] F16`},
-		{name: "not of quantised weights", wide: true, build: func(b *sketch) {
+		{name: "of quantised weights", wide: true, build: func(b *sketch) {
 			gateUp(b)
+			for i := range 2 {
+				edit(b, i, func(a *productArgs) { a.w.typ = dtype.Q8_0 })
+			}
+		}, before: `
+			layer.3.ffn.gate gemm x -> gate ffn.gate[16, 8] Q8_0
+			layer.3.ffn.up gemm x -> up ffn.up[16, 8] Q8_0`, after: `
+			layer.3.ffn.gate.halves halves x -> layer.3.ffn.gate.halves
+			layer.3.ffn.gate gemm_halves layer.3.ffn.gate.halves -> gate ffn.gate[16, 8] Q8_0
+			layer.3.ffn.up gemm_halves layer.3.ffn.gate.halves -> up ffn.up[16, 8] Q8_0`},
+		{name: "not of float32 weights", wide: true, build: func(b *sketch) {
+			gateUp(b)
+			for i := range 2 {
+				edit(b, i, func(a *productArgs) { a.w.typ = dtype.F32 })
+			}
+		}, before: `
+			layer.3.ffn.gate gemm x -> gate ffn.gate[16, 8] F32
+			layer.3.ffn.up gemm x -> up ffn.up[16, 8] F32`},
+		{name: "not of quantised weights that are not in tiles, for warpgroups", wide: true, build: func(b *sketch) {
+			gateUp(b)
+			b.s.in.Chip.GEMMHalves = warpgroupThreads
 			for i := range 2 {
 				edit(b, i, func(a *productArgs) { a.w.typ = dtype.Q8_0 })
 			}

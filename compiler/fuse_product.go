@@ -251,7 +251,7 @@ func (s *state) splitInput() error {
 				from = n.in[0]
 				i, made = s.halves(p, i, act)
 			}
-			n.args, n.in = halvesProductArgs{w: a.w, bias: a.bias, act: act, few: s.few(p)}, made.out[len(made.out)-1:]
+			n.args, n.in = halvesProductArgs{w: a.w, bias: a.bias, biasFrom: a.biasFrom, act: act, few: s.few(p)}, made.out[len(made.out)-1:]
 		}
 	}
 	return nil

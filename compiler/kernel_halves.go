@@ -75,10 +75,15 @@ func fewWidth(n, rows int) int {
 // halvesProductArgs holds the arguments of gemm_halves and gemm_few, whose bindings and constants are
 // the same: out[0] becomes the product of w with in[0], which halves has made.
 type halvesProductArgs struct {
-	w, bias *weight
-	act     uint32 // decl.ActF16 or decl.ActF16x2
-	few     bool   // gemm_few, for a short prompt; otherwise gemm_halves
+	w, bias  *weight
+	biasFrom int    // first element of the bias
+	act      uint32 // decl.ActF16 or decl.ActF16x2
+	few      bool   // gemm_few, for a short prompt; otherwise gemm_halves
 }
+
+// warpgroups reports whether gemm_halves has the shape of CUDA devices with warpgroup matrix
+// instructions; otherwise it has that of SIMD-group matrices.
+func (s *state) warpgroups() bool { return s.in.Chip.GEMMHalves == warpgroupThreads }
 
 // halvesAct returns the type of activations that gemm_halves multiplies by w: two float16 terms
 // if the table is exact, else one. It reports whether gemm_halves supports w.
@@ -87,6 +92,10 @@ func (s *state) halvesAct(w *weight) (act uint32, ok bool) {
 	if s.in.Options.Exact {
 		act = decl.ActF16x2
 	}
+	if !s.warpgroups() {
+		// A quantised weight is rounded to float16 in exact tables too: with an error of 2^-12.
+		return act, w.layout == dtype.Rows && w.typ != dtype.F32 && w.cols%8 == 0
+	}
 	if w.layout == dtype.Tiled16 {
 		return act, act == decl.ActF16 && dtype.FormOf(w.typ).HalfRange()
 	}
@@ -94,18 +103,24 @@ func (s *state) halvesAct(w *weight) (act uint32, ok bool) {
 }
 
 // few reports whether the products of a program use gemm_few. It adds the sums of a row in another
-// order than gemm_halves, so a table for batching does not use it.
+// order than gemm_halves, so a table for batching does not use it. With SIMD-group matrices, gemm_halves
+// is the kernel for few rows too.
 func (s *state) few(p *program) bool {
-	return p.name == table.ProgramPrefillFew && !s.in.Options.Batching
+	return p.name == table.ProgramPrefillFew && !s.in.Options.Batching && s.warpgroups()
 }
 
 const (
-	halvesThreads = 384 // threads of a threadgroup of gemm_halves
-	fewThreads    = 256 // threads of a threadgroup of gemm_few
-	halvesGroup   = 128 // rows of W that it computes
-	// halvesConstant is the part of a threadgroup's time that does not depend on its shape. Its
+	warpgroupThreads = 384 // threads of a threadgroup of gemm_halves with warpgroup matrix instructions
+	fewThreads       = 256 // threads of a threadgroup of gemm_few
+	halvesGroup      = 128 // rows of W that a threadgroup of warpgroups computes
+	// halvesConstant is the part of such a threadgroup's time that does not depend on its shape. Its
 	// unit is the time of one product for each column.
 	halvesConstant = 8192
+	// tileConstant is the part of a threadgroup's time with SIMD-group matrices that does not depend on
+	// the rows of x, in rows of x: the conversion of W to float16.
+	tileConstant = 16
+	tileLeast    = 8  // least rows of x of a tile
+	tileGroup    = 32 // least rows of W of a tile
 )
 
 func (a halvesProductArgs) kernel() decl.ID {
@@ -116,17 +131,17 @@ func (a halvesProductArgs) kernel() decl.ID {
 }
 
 func (a halvesProductArgs) weights() []*weight { return []*weight{a.w, a.bias} }
-func (a halvesProductArgs) threads(*lowering) int {
+func (a halvesProductArgs) threads(l *lowering) int {
 	if a.few {
 		return fewThreads
 	}
-	return halvesThreads
+	return a.shape(l).threads
 }
 
 func (a halvesProductArgs) lower(l *lowering) {
 	l.bind(kernels.GEMMHalvesBindX, l.n.in[0])
 	l.bindWeight(kernels.GEMMHalvesBindW, a.w)
-	l.bindWeight(kernels.GEMMHalvesBindB, a.bias)
+	l.bindVector(kernels.GEMMHalvesBindB, a.bias, a.biasFrom)
 	l.bind(kernels.GEMMHalvesBindY, l.n.out[0])
 	l.set(kernels.GEMMHalvesSpecWType, uint32(a.w.typ))
 	l.flag(kernels.GEMMHalvesSpecBias, a.bias != nil)
@@ -136,11 +151,58 @@ func (a halvesProductArgs) lower(l *lowering) {
 		kernels.GEMMFewParams{In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0])}.Put(&l.cmd)
 		return
 	}
-	rows := a.rowGroup(l)
+	shape := a.shape(l)
 	kernels.GEMMHalvesParams{
-		In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Group: halvesGroup, RowGroup: uint32(rows),
-		Spread: uint32(a.spread(l, rows)),
+		In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Group: uint32(shape.group), RowGroup: uint32(shape.rows),
+		Spread: uint32(shape.spread),
 	}.Put(&l.cmd)
+}
+
+// halvesShape is the work of a threadgroup of gemm_halves.
+type halvesShape struct {
+	threads     int
+	group, rows int // rows of W and of x
+	spread      int // see decl
+}
+
+// shape returns the shape with the shortest estimated time. Threadgroups run in waves, one on each core.
+// One takes a time proportional to its products, and a part that depends less on its shape.
+func (a halvesProductArgs) shape(l *lowering) halvesShape {
+	if !l.s.warpgroups() {
+		return a.tile(l)
+	}
+	best, least := 0, 0
+	for _, rows := range []int{256, 128, 64} {
+		if rows == 256 && a.act == decl.ActF16x2 {
+			continue
+		}
+		if time := a.waves(l, halvesGroup, rows) * (halvesGroup*rows + halvesConstant); least == 0 || time < least {
+			best, least = rows, time
+		}
+	}
+	return halvesShape{warpgroupThreads, halvesGroup, best, a.spread(l, best)}
+}
+
+// tile returns the shape of a threadgroup with SIMD-group matrices. Its bits do not depend on the shape.
+func (a halvesProductArgs) tile(l *lowering) halvesShape {
+	c := l.s.in.Chip
+	best, least := halvesShape{}, 0
+	for group := c.GEMMHalves / 2; group >= tileGroup; group /= 2 {
+		for rows := min(c.GEMMTileRows, group); rows >= tileLeast; rows /= 2 {
+			if rows/2 >= max(l.p.rows, tileLeast) {
+				continue // half of the rows of x would be inactive
+			}
+			if time := a.waves(l, group, rows) * group * (rows + tileConstant); least == 0 || time < least {
+				best, least = halvesShape{threads: 2 * group, group: group, rows: rows}, time
+			}
+		}
+	}
+	return best
+}
+
+// waves returns the number of waves of threadgroups that compute the given numbers of rows of W and of x.
+func (a halvesProductArgs) waves(l *lowering, group, rows int) int {
+	return ceil(ceil(a.w.rows, group)*ceil(l.p.rows, rows), max(l.s.in.Chip.Cores, 1))
 }
 
 // spread returns the largest number of threadgroups of 64 rows of W each. If a product needs more, a
@@ -151,21 +213,4 @@ func (a halvesProductArgs) spread(l *lowering, rows int) int {
 		return 0
 	}
 	return min(ceil(a.w.rows, halvesGroup)*ceil(l.p.rows, rows), 2*max(l.s.in.Chip.Cores, 1))
-}
-
-// rowGroup returns how many rows of the input a threadgroup takes: the number with the shortest
-// estimated time. Threadgroups run in waves, one on each core. One takes a time proportional to its
-// products, and a part that does not depend on its shape.
-func (a halvesProductArgs) rowGroup(l *lowering) int {
-	best, least := 0, 0
-	for _, rows := range []int{256, 128, 64} {
-		if rows == 256 && a.act == decl.ActF16x2 {
-			continue
-		}
-		waves := ceil(ceil(a.w.rows, halvesGroup)*ceil(l.p.rows, rows), max(l.s.in.Chip.Cores, 1))
-		if time := waves * (halvesGroup*rows + halvesConstant); least == 0 || time < least {
-			best, least = rows, time
-		}
-	}
-	return best
 }

@@ -49,9 +49,10 @@ var passes = []pass{
 		on: fuses(func(c *chip.Chip) bool { return c.ArgmaxPart > 0 })},
 	{name: "tile-weights", doc: "selects the layout of matrices", run: (*state).tileWeights,
 		on: func(s *state) bool { return s.in.Chip.TileWeights && !s.in.Options.NoRepack }},
-	{name: "split-input", doc: "converts the input of products to float16 before them, in programs of a chunk", run: (*state).splitInput,
-		on: func(s *state) bool { return s.in.Chip.GEMMHalves }},
 	{name: "split-weights", doc: "splits products whose matrix is larger than a slot may be, by rows of the matrix", run: (*state).splitWeights},
+	{name: "split-input", doc: "converts the input of products to float16 before them, in programs of a chunk", run: (*state).splitInput,
+		on: func(s *state) bool { return s.in.Chip.GEMMHalves > 0 }},
+	{name: "group-experts", doc: "multiplies all rows of an expert at once, in programs of a chunk", run: (*state).groupExperts, on: (*state).groupsExperts},
 	{name: "weights", doc: "plans the weight slots and the upload section", run: (*state).planWeights},
 	{name: "arena", doc: "places activations in the scratch arena by liveness", run: (*state).planArena},
 	{name: "limits", doc: "checks that no slot is larger than the chip allows", run: (*state).checkSlots},
@@ -95,6 +96,10 @@ var order = [][2]string{
 	{"fuse-gate-up", "split-input"},             // fewer products read the converted input
 	{"fuse-silu-down", "split-input"},           // split-input handles the remaining activations
 	{"tile-weights", "split-input"},             // the kernel depends on the layout
+	{"split-weights", "split-input"},            // split-weights splits only products of float32 activations
+	{"fuse-experts", "group-experts"},           // fuse-experts changes expert_gemv
+	{"tile-weights", "group-experts"},           // the kernel depends on the layout
+	{"group-experts", "arena"},                  // group-experts adds values
 	{"split-input", "arena"},                    // split-input adds and removes values
 	{"fuse-rope-kv", "fuse-rope-attn"},          // fuse-rope-attn fuses the node that fuse-rope-kv adds
 	{"fuse-rope-attn", "split-attention"},       // split-attention replaces the output of attention

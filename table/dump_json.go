@@ -222,6 +222,10 @@ func (t *Table) arithmetic() string {
 			name = "float32"
 		case decl.ActQ8:
 			name = "q8 blocks of 32"
+		case decl.ActF16:
+			name = "float16"
+		case decl.ActF16x2:
+			name = "two float16"
 		}
 		if len(kernels) > 1 {
 			slices.Sort(kernels[v])
