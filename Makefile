@@ -7,7 +7,8 @@
 #   sizes       no Go file is long, and the tracked files are not heavy
 #   vet         go vet finds nothing, with and without the exhaustive tests
 #   lint        staticcheck finds nothing
-#   scripts     shellcheck and actionlint find nothing; needs shellcheck
+#   scripts     shellcheck and actionlint find nothing, and workflows pin their actions;
+#               needs shellcheck
 #   ranks       packages import only packages of lower rank
 #   generated   generated files are what the generators write; needs clang 19
 #   api-check   the public API is the one in api/
@@ -68,6 +69,7 @@ scripts:
 	@command -v shellcheck >/dev/null || { echo "scripts: shellcheck is missing (Debian package shellcheck)"; exit 1; }
 	shellcheck .ci/run $$(git ls-files '*.sh')
 	$(call TOOL,actionlint) .github/workflows/*.yml
+	@! grep -n 'uses:' .github/workflows/*.yml | grep -vE '@[0-9a-f]{40} # v[0-9]' || { echo "scripts: these actions are not pinned to a commit"; exit 1; }
 
 ranks:
 	go test -count=1 -run 'TestRanks' .
