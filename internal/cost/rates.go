@@ -121,9 +121,9 @@ func cudaRates(c *chip.Chip) Rates {
 	scale := float64(c.Cores) / cores
 	return Rates{
 		Memory: c.BandwidthGBs * 1e9,
-		// A guess: 64 bytes per multiprocessor and cycle are what its L1 cache takes from L2; half
-		// of that is sustained.
-		Cache: 32 * cycles,
+		// Products of llama-3.1-8b F16 take 32 bytes per multiprocessor and cycle from L2 without being
+		// limited by it; a quarter more is a guess.
+		Cache: 40 * cycles,
 		// Measured (docs/BENCHMARKS.md): products of llama-3.1-8b F16 reach 525 to 690 of the
 		// published 989 TFLOP/s, the last round of threadgroups included.
 		// Attention of 8,192 tokens has a third of the peak.

@@ -34,6 +34,7 @@ var repeats = map[decl.ID][]struct {
 	kernels.RoPEAngles: {{0, 1, true}, {1, 1, true}},
 	kernels.RMSNorm:    {{0, 2, false}, {1, 1, true}}, // x for the sum of squares and for the result
 	kernels.AddRMSNorm: {{0, 3, false}, {2, 1, true}}, // x also for the sum
+	kernels.RankPart:   {{0, 2, false}},
 	kernels.LayerNorm:  {{0, 3, false}, {1, 1, true}}, // x also for the mean
 	kernels.NormAdd:    {{1, 2, false}, {2, 1, true}, {3, 1, true}},
 }
@@ -59,6 +60,17 @@ func (v *view) requested(device string) requests {
 		v.gemvRequests(&r, device)
 	case kernels.GEMM, kernels.GEMMHalves:
 		v.gemmRequests(&r, device)
+	case kernels.Halves:
+		r.loads[0] = v.converted(v.value("in"))
+		r.loads[1] = min(r.loads[1], 1) * r.loads[0]
+	case kernels.AddRMSNormHalves: // x also for the sum and for the sum of squares
+		own := v.converted(v.value("n"))
+		r.loads[0], r.loads[2] = 2*r.loads[0]+own, own
+	case kernels.HeadNorm:
+		r.loads[0] *= 2
+		r.loads[1] *= v.value("heads") * v.rows
+	case kernels.RoPE:
+		r.loads[1] *= v.value("heads")
 	case kernels.QKRoPEKV:
 		heads := v.value("heads") + v.value("kv_heads")
 		r.loads[3] *= heads
@@ -171,10 +183,23 @@ func (v *view) gemmRequests(r *requests, device string) {
 		switch v.k.Bindings[i].Name {
 		case "x", "x2":
 			r.loads[i] *= groups
+			if v.c.Kernel == kernels.GEMMHalves && device == chip.Metal {
+				// Float16 rows, and a float32 for each element of y.
+				terms := 1 + v.value("act") - decl.ActF16
+				r.loads[i] = groups*v.rows*terms*128*ceilDiv(v.value("in"), 64) + 4*v.rows*v.value("out")
+			}
 		case "w":
 			r.loads[i] = ceilDiv(v.rows, block) * v.weights(r.loads[i])
 		}
 	}
+}
+
+// converted returns the bytes that are requested to convert rows of n float32 to float16. A thread reads
+// 4 vectors at a time, even past the end of a row, and reads all but the first ones twice.
+func (v *view) converted(n uint64) uint64 {
+	threads := v.value("threads")
+	steps := ceilDiv(ceilDiv(n, 64)*16, 4*threads)
+	return v.rows * (2*steps - 1) * 64 * threads
 }
 
 // ropeAttnRequests sets the requests of fused attention. Every threadgroup computes Q of its heads,
@@ -191,8 +216,21 @@ func (v *view) ropeAttnRequests(r *requests) {
 	if v.value("qk_norm") != 0 {
 		r.loads[4] = 4 * v.value("head_dim") * made
 	}
-	r.loads[5] *= groups
-	r.loads[6] *= groups
+	for i := 5; i <= 6; i++ {
+		r.loads[i] = v.cacheLoads(groups * r.loads[i])
+	}
+}
+
+// cacheLoads returns the bytes that decode attention requests to read rows of a cache of the given
+// size once: whole groups of 4 positions, and each scale of a quantised cache four times.
+func (v *view) cacheLoads(size uint64) uint64 {
+	if v.seen > 1 {
+		size = size / (v.seen - 1) * ceilDiv(v.seen-1, 4) * 4
+	}
+	if v.value("kv") == decl.KVQ8 {
+		size = size / 17 * 20 // 32 elements and a scale of 2 bytes, read as 8
+	}
+	return size
 }
 
 // attnRequests sets the requests of attention for the rows of a chunk: every row reads all positions

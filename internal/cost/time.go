@@ -54,10 +54,14 @@ func (r *Rates) use(to *Command) float64 {
 
 // matrix returns the rate of the command's multiply-adds on matrix units.
 func (r *Rates) matrix(v *view) float64 {
+	rate := r.Matrix
 	if v.attends() {
-		return r.Attn
+		rate = r.Attn
 	}
-	return r.Matrix
+	if v.hasSpec("act") && v.value("act") == decl.ActF16x2 {
+		rate /= 2 // the products of both terms
+	}
+	return rate
 }
 
 // vector returns the rate of the command's multiply-adds on vector units.

@@ -5,6 +5,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/sampler"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -150,6 +151,8 @@ func (v *view) binding(i int) error {
 		if v.c.Kernel == kernels.Draft {
 			read = 4 * (v.value("token") + 1)
 		}
+	case kind == table.SlotRanks: // one entry
+		read, write = 4*sampler.RankWords, 4*sampler.RankWords
 	case b.Elem == decl.WeightType && role == decl.Read:
 		if read, err = v.k.ReadBytes(i, v); err != nil {
 			return err
@@ -339,14 +342,15 @@ func (v *view) productOperations(to *Command) uint64 {
 		if to.Matrix == 0 {
 			return gemmWork * to.Vector
 		}
-	case kernels.GEMMHalves, kernels.GEMMFew:
-		perWeight = expandHalves
-		if v.c.Kernel == kernels.GEMMFew {
-			perWeight = expandFew
+	case kernels.GEMMFew:
+		perWeight = expandFew
+	case kernels.GEMMHalves:
+		if tiled {
+			perWeight = expandHalves
 		}
-		if !t.Quantized() {
-			perWeight = 0
-		}
+	}
+	if !t.Quantized() && v.k.Chunk {
+		perWeight = 0
 	}
 	passes := uint64(1)
 	if v.has("row_group") {
