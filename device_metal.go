@@ -101,6 +101,9 @@ func metalChip(p driver.Properties) (*chip.Chip, string, error) {
 	c.MaxBufferBytes = min(c.MaxBufferBytes, max(1, p.MaxBuffer))
 	c.ThreadgroupMemory = min(c.ThreadgroupMemory, max(1, p.ThreadgroupMemory))
 	c.MaxThreads = min(c.MaxThreads, p.MaxThreads)
+	if c.Validate() != nil { // every GPU that is known has the memory that gemm_halves needs
+		c.GEMMHalves, c.PrefillFew = 0, 0
+	}
 	return c, note, c.Validate()
 }
 

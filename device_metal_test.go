@@ -16,7 +16,7 @@ import (
 func TestMetalChip(t *testing.T) {
 	p := driver.Properties{Name: "Apple M4 Max", Family: 9, Cores: 32, MaxThreads: 512, ThreadgroupMemory: 16 << 10, MaxBuffer: 1 << 30}
 	c, note, err := metalChip(p)
-	if err != nil || note != "" || c.Name != "m4-max-32" || c.Cores != 32 || c.MaxBufferBytes != 1<<30 || c.MaxThreads != 512 || c.ThreadgroupMemory != 16<<10 {
+	if err != nil || note != "" || c.Name != "m4-max-32" || c.Cores != 32 || c.MaxBufferBytes != 1<<30 || c.MaxThreads != 512 || c.ThreadgroupMemory != 16<<10 || c.GEMMHalves != 0 {
 		t.Errorf("%+v, %q, %v", c, note, err)
 	}
 	p.MaxThreads = 8

@@ -250,7 +250,8 @@ func ExampleHeader_Compile() {
 	}
 	// Output:
 	// decode 45
-	// prefill 75
+	// prefill 84
+	// prefill_few 84
 	// head 4
 	// sample 47
 	// sample_head 6
