@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/pianola-engine/pianola/chip"
@@ -100,12 +101,16 @@ var dependent = []string{"sample_filter", "sample_draw", "rank", "rank_part", "d
 
 func countProgram(t *testing.T, c *countCase) {
 	emulator := builds.Get(t, emu.Options{Apple: true, Count: true})
-	tab, _ := compileShape(t, small(t, c.arch), c.quant, c.chip, c.options)
+	tab, of := compileShape(t, small(t, c.arch), c.quant, c.chip, c.options)
 	p, _, ok := tab.Program(c.program)
 	if !ok {
 		t.Fatalf("no program %s", c.program)
 	}
-	for i := range int(p.Count) {
+	predicted, err := cost.Program(tab, p, of, c.at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range predicted {
 		index := int(p.First) + i
 		d := dispatch(t, tab, p, index, c.at)
 		if err := emulator.Run(d); err != nil {
@@ -116,6 +121,7 @@ func countProgram(t *testing.T, c *countCase) {
 			t.Fatal(err)
 		}
 		n := &d.Counts
+		w := &predicted[i]
 		t.Logf("%-22s %-12s grid %v threads %d: loads %v want %v, stores %v want %v",
 			tab.Label(index), d.Kernel, d.Grid, d.Threads, n.Loads, loads, n.Stores, stores)
 		name := fmt.Sprintf("command %d (%s, %s)", index, tab.Label(index), d.Kernel)
@@ -126,7 +132,30 @@ func countProgram(t *testing.T, c *countCase) {
 		if slices.Contains(dependent, d.Kernel) {
 			continue
 		}
+		operations(t, name, n, w)
 		within(t, name+" requests", n.Device(), formula)
+	}
+}
+
+// mostOperations bounds the other operations that are counted by the formula's times a factor.
+// The emulator does not unroll loops, so that it also counts their counters and indices.
+var mostOperations = map[string]float64{"gemv": 7, "gemm_halves": 13, "attn": 20, "rope_attn": 20}
+
+// operations fails if a command computes its multiply-adds on other units than predicted, or if its
+// kernel has far more operations than predicted.
+func operations(t *testing.T, name string, n *emu.Counts, w *cost.Command) {
+	t.Helper()
+	// A tile that is not full has as many multiply-adds as a full one.
+	if n.Matrix < w.Matrix || n.Matrix > 2*w.Matrix {
+		t.Errorf("%s: %d multiply-adds on matrix units, %d predicted", name, n.Matrix, w.Matrix)
+	}
+	vector := n.FMA32 + n.FMA16 + n.Int8
+	if float64(vector) < 0.7*float64(w.Vector) {
+		t.Errorf("%s: %d multiply-adds on vector units, %d predicted", name, vector, w.Vector)
+	}
+	kernel := name[strings.LastIndex(name, " ")+1 : len(name)-1]
+	if most, ok := mostOperations[kernel]; ok && w.Matrix+w.Vector > 1e5 && float64(n.Other) > most*float64(w.Other) {
+		t.Errorf("%s: %d operations beside multiply-adds, %d predicted", name, n.Other, w.Other)
 	}
 }
 

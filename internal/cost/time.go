@@ -61,7 +61,7 @@ func (r *Rates) matrix(v *view) float64 {
 	if v.hasSpec("act") && v.value("act") == decl.ActF16x2 {
 		rate /= 2 // the products of both terms
 	}
-	return rate
+	return rate / v.tiles(r.device)
 }
 
 // vector returns the rate of the command's multiply-adds on vector units.

@@ -244,6 +244,21 @@ func (v *view) phases() float64 {
 	return 1
 }
 
+// tiles returns the rows that the tiles of a product with matrix units compute, divided by the active
+// rows. On Apple GPUs the last tile has 8, 16, 32 or 64 rows.
+func (v *view) tiles(device string) float64 {
+	if v.c.Kernel != kernels.GEMMHalves || device != chip.Metal {
+		return 1
+	}
+	group := max(v.value("row_group"), 1)
+	last := uint64(0)
+	if rest := v.rows % group; rest > 0 {
+		for last = 8; last < rest; last *= 2 {
+		}
+	}
+	return float64(v.rows/group*group+last) / float64(v.rows)
+}
+
 // product reports whether the kernel multiplies a matrix by rows.
 func (v *view) product() bool {
 	return v.has("in") && v.has("out") && v.hasSpec("wtype")
