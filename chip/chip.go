@@ -111,7 +111,8 @@ type Chip struct {
 	AttnAhead int `json:"attn_ahead"`
 	// AttnTileDim is the largest head, in elements, for which prefill attention uses matrix
 	// instructions (attn_tile). AttnTileRows is the number of rows of a SIMD group's matrix
-	// instructions; the compiler does not read it. Both are 0 on a device without such a kernel.
+	// instructions: 8 selects the kernel for Apple's SIMD-group matrices, other numbers the one for
+	// NVIDIA's instructions. Both are 0 on a device without such a kernel.
 	AttnTileRows int `json:"attn_tile_rows"`
 	AttnTileDim  int `json:"attn_tile_dim"`
 

@@ -177,7 +177,7 @@ func TestDecodeErrors(t *testing.T) {
 		{`"gemm_tile_rows": 64`, `"gemm_tile_rows": 65`, "gemm_tile_rows: 65 is not a power of two"},
 		{`"gemm_share": 1`, `"gemm_share": 0`, "gemm_share: 0 is not in 1..32"},
 		{`"attn_heads": 4`, `"attn_heads": 0`, "attn_heads: 0 is not in 1..65536"},
-		{`"attn_tile_rows": 0`, `"attn_tile_rows": 16`, "attn_tile_rows and attn_tile_dim: 16 and 0, want both 0 or neither"},
+		{`"attn_tile_rows": 8`, `"attn_tile_rows": 0`, "attn_tile_rows and attn_tile_dim: 0 and 256, want both 0 or neither"},
 		{`"silu_down": true`, `"silu_down": false`, ""},
 		{`"silu_down_chunk": false`, `"silu_down_chunk": true`, ""},
 		{`"split_context": 1024`, `"split_context": 128`, "split_context: 128 is less than split_span 256"},

@@ -10,7 +10,7 @@ import (
 // chunk. The operands are those of attn without attention sinks.
 type attnTileArgs struct {
 	attentionArgs
-	act   uint32 // decl.ActF16 or decl.ActF16x2
+	act   uint32 // decl.ActF16, decl.ActF16x2 or decl.ActF32
 	shape tileShape
 }
 
@@ -51,6 +51,21 @@ func (t tileShape) memory(headDim int, act uint32) int {
 // determines the order of the row's sums.
 func (t tileShape) ways() int { return t.threads / (attnTileHalf * t.units) }
 
+// simdMatrixRows is the number of rows of Apple's SIMD-group matrices.
+const simdMatrixRows = 8
+
+// matrixShape returns the shape of attn_tile for SIMD-group matrices: a SIMD group computes 16 pairs
+// of small heads and otherwise 8, so that their sums fit in registers.
+func matrixShape(headDim int) tileShape {
+	switch {
+	case headDim <= 64:
+		return tileShape{units: 4, threads: 128}
+	case headDim <= 128:
+		return tileShape{units: 2, threads: 128}
+	}
+	return tileShape{units: 1, threads: 64}
+}
+
 // maxSlots is the largest number of slots that attn_tile takes.
 const maxSlots = 4
 
@@ -62,6 +77,9 @@ func (s *state) tiledAttention(p *program, l *layerPlan, a attentionArgs) (tiled
 	c, d := s.in.Chip, s.cfg.HeadDim
 	if !p.wide || l.sinks > 0 || d%attnTileUnit != 0 || d > c.AttnTileDim {
 		return tiled, false
+	}
+	if c.AttnTileRows == simdMatrixRows {
+		return attnTileArgs{attentionArgs: a, act: decl.ActF32, shape: matrixShape(d)}, true
 	}
 	tiled = attnTileArgs{attentionArgs: a, act: decl.ActF16}
 	if s.in.Options.Exact {

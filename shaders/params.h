@@ -548,7 +548,7 @@ typedef struct pianola_gemm_few_params {
 } pianola_gemm_few_params;
 PIANOLA_ASSERT_SIZE(pianola_gemm_few_params, 12);
 
-// attn for many rows, by matrix products of float16. Q and the weights are rounded to one float16, or to the sum of two if act is f16x2; so are the values of a q8_0 cache, to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64. A threadgroup computes consecutive units, the last rows first. Threads of 128 compute a unit; if there are more, they divide its positions.
+// attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first. Threads of 128 compute a unit of 64; if there are more, they divide its positions. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.
 typedef struct pianola_attn_tile_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
@@ -557,8 +557,8 @@ typedef struct pianola_attn_tile_params {
     uint32_t window; // positions seen, if the constant windowed is 1
     float scale; // factor of Q·K
     float soft_cap; // c, if a score s becomes c*tanh(s/c); 0 means no cap
-    uint32_t units; // units of 64 pairs that a threadgroup computes, 1 or 2
-    uint32_t slots; // steps of positions that threadgroup memory holds, 2 to 4; one is multiplied while the others are copied
+    uint32_t units; // units of 64 or 16 pairs that a threadgroup computes, up to 2 or 4
+    uint32_t slots; // if act is not f32, steps of positions that threadgroup memory holds, 2 to 4; one is multiplied while the others are copied
 } pianola_attn_tile_params;
 PIANOLA_ASSERT_SIZE(pianola_attn_tile_params, 36);
 

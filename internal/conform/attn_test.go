@@ -352,7 +352,7 @@ func TestAttention(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		run  func(*testing.T, configurations)
-	}{{"attn", testAttn}, {"tile", func(t *testing.T, p configurations) { testAttnTile(t, p.shared, 0, exhaustive.Pick(uint64(4), 1)) }}, {"merge", testAttnMerge}, {"rope", func(t *testing.T, p configurations) {
+	}{{"attn", testAttn}, {"tile", func(t *testing.T, p configurations) { testAttnTile(t, p.shared, 0, exhaustive.Pick(uint64(4), 1)) }}, {"matrices", func(t *testing.T, p configurations) { testAttnTile(t, p.apple, 0, exhaustive.Pick(uint64(24), 4)) }}, {"merge", testAttnMerge}, {"rope", func(t *testing.T, p configurations) {
 		testRopeAttn(t, p, 0, exhaustive.Pick(uint64(24), 4), exhaustive.Pick(600, 150))
 	}}, {"patch", func(t *testing.T, p configurations) { testPatch(t, p.apple) }}} {
 		t.Run(tt.name, func(t *testing.T) { tt.run(t, p) })

@@ -119,12 +119,13 @@ func gemmRows(t *testing.T, e *emu.Program, m *matrix, layout dtype.Layout, rows
 // TestAttentionRows computes rows of attn_tile alone and among other rows: with windows, soft caps,
 // learned sink logits, int8 caches and heads of several sizes.
 func TestAttentionRows(t *testing.T) {
-	e := builds.Get(t, fast)
+	shared, apple := builds.Get(t, fast), builds.Get(t, appleFast)
 	for i, rows := range amongRows {
 		t.Run(fmt.Sprint(rows), func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(uint64(rows), 32))
-			for range exhaustive.Pick(2, 1) {
+			for n := range exhaustive.Pick(4, 2) {
+				e := shared
 				a := attention{
 					headDim: []int{64, 128, 80, 32, 256}[i%5], kvHeads: 1, shared: pick(r, 1, 2, 4), rows: rows, kvLen: 1 + r.IntN(200), scale: 1,
 					window: pick(r, 0, 40, 100), softCap: pick(r, 0, 20.0), learned: r.IntN(2) == 0, headGroup: 1,
@@ -132,8 +133,11 @@ func TestAttentionRows(t *testing.T) {
 				}
 				a.q8 = a.headDim%32 == 0 && r.IntN(3) == 0
 				a.context = a.kvLen + a.rows
+				if n%2 == 1 {
+					e, a.tile = apple, a.matrices()
+				}
 				c := a.tiled(a.command(r))
-				if rows > 64 && r.IntN(2) == 0 { // the same number of ways
+				if rows > 64 && n%2 == 0 && r.IntN(2) == 0 { // the same number of ways
 					p := c.params.(kernels.AttnTileParams)
 					p.Slots = 3
 					c.params = p

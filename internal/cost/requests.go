@@ -87,6 +87,10 @@ func (v *view) requested(device string) requests {
 		v.ropeAttnRequests(&r)
 	case kernels.Attn:
 		v.attnRequests(&r)
+	case kernels.AttnTile:
+		if v.value("act") == decl.ActF32 {
+			v.attnTileRequests(&r)
+		}
 	}
 	return r
 }
@@ -241,6 +245,37 @@ func (v *view) attnRequests(r *requests) {
 	for i := 1; i <= 2; i++ {
 		r.loads[i] = groups * r.loads[i] / max(v.seen, 1) * v.pairs
 	}
+}
+
+// attnTileRequests sets the requests of prefill attention by SIMD-group matrices: each threadgroup
+// reads whole tiles of the positions that one of its pairs sees. A scale of an int8 cache is read
+// with each 8 of its 32 values.
+func (v *view) attnTileRequests(r *requests) {
+	d, kvHeads, first := v.value("head_dim"), v.value("kv_heads"), max(v.value("kv_len"), 1)
+	shared := v.value("heads") / max(kvHeads, 1)
+	tile, window := uint64(32), v.value("window")
+	if d > 128 {
+		tile = 16
+	}
+	if v.value("windowed") == 0 {
+		window = first + v.rows
+	}
+	each := 16 * v.value("units")
+	groups := ceilDiv(v.rows*shared, each)
+	positions := uint64(0)
+	for g := range groups {
+		begin := first + g*each/shared
+		begin -= min(begin, window)
+		end := first + min((g+1)*each-1, v.rows*shared-1)/shared
+		positions += ceilDiv(end-begin/tile*tile, tile) * tile
+	}
+	position := 2 * d
+	if v.value("kv") == decl.KVQ8 {
+		position = d + d/4
+	}
+	r.loads[0] = 4 * groups * each * kvHeads * d
+	r.loads[1] = positions * kvHeads * position
+	r.loads[2] = r.loads[1]
 }
 
 // ceilDiv returns a/b rounded up; b = 0 counts as 1.

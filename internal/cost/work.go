@@ -289,14 +289,14 @@ func (v *view) operations(to *Command, rates *Rates) {
 }
 
 // matrixUnits reports whether a kernel for chunks uses the matrix units of a kind of device. The
-// kernels gemm and attn_tile have instructions of NVIDIA GPUs; on Apple GPUs the lanes exchange
-// words and multiply on vector units.
+// kernel gemm has instructions of NVIDIA GPUs; on Apple GPUs the lanes exchange words and multiply on
+// vector units.
 func (v *view) matrixUnits(device string) bool {
 	switch device {
 	case chip.CUDA:
 		return true
 	case chip.Metal:
-		return v.c.Kernel != kernels.GEMM && v.c.Kernel != kernels.AttnTile
+		return v.c.Kernel != kernels.GEMM
 	}
 	return false
 }

@@ -61,16 +61,22 @@ var attn = Kernel{
 	Order:    attnOrder,
 }
 
+// matrixTGMem is the threadgroup memory of attn_tile with float32 weights, in bytes: a tile of K or V
+// with 32 or 16 positions, their scores for each pair and, if heads are large, Q of each pair.
+const matrixTGMem = "(head_dim <= 128 ? 64*(head_dim + 8) + 2304*units : 32*(head_dim + 8) + 64*units*(head_dim + 24))"
+
 // attnTile declares attention over the cache for the rows of a chunk.
 var attnTile = Kernel{
 	Name: "attn_tile",
-	Doc:  "attn for many rows, by matrix products of float16. Q and the weights are rounded to one float16, or to the sum of two if act is f16x2; so are the values of a q8_0 cache, to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64. A threadgroup computes consecutive units, the last rows first. Threads of 128 compute a unit; if there are more, they divide its positions.",
-	Grid: [3]string{"kv_heads", "ceildiv(rows*(heads/kv_heads),64*units)", "1"},
+	Doc:  "attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first. Threads of 128 compute a unit of 64; if there are more, they divide its positions. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.",
+	Grid: [3]string{"kv_heads", "ceildiv(rows*(heads/kv_heads),(act == f32 ? 16 : 64)*units)", "1"},
 	Require: []string{
 		"head_dim >= 16", "head_dim <= 256", "head_dim % 16 == 0", "kv_heads >= 1", "heads % kv_heads == 0", "heads >= 1",
 		"!windowed || window >= 1", "windowed || context <= cap", "!windowed || min(context, window+rows-1) <= cap", "cap >= 1", kvBlocks,
-		"act == f16 || act == f16x2", "units >= 1", "units <= 2", "threads == 128 || threads == 256", "threads >= 128*units",
-		"slots >= 2", "slots <= 4",
+		"act == f16 || act == f16x2 || act == f32", "units >= 1",
+		"act == f32 || units <= 2", "act == f32 || threads == 128 || threads == 256", "act == f32 || threads >= 128*units",
+		"act == f32 || slots >= 2", "slots <= (act == f32 ? 0 : 4)",
+		"act != f32 || units == (head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1)", "act != f32 || threads == (head_dim <= 128 ? 128 : 64)",
 	},
 	Bindings: slices.Concat(attn.Bindings[:3], []Binding{
 		{Name: "out", Role: Write, Shape: "[rows, heads, head_dim]", Elem: F32, Extent: "4*rows*heads*head_dim"},
@@ -79,15 +85,15 @@ var attnTile = Kernel{
 	Params: slices.Concat(attn.Params[:5], []Field{ // heads to window
 		{"scale", F32, "factor of Q·K"},
 		{"soft_cap", F32, "c, if a score s becomes c*tanh(s/c); 0 means no cap"},
-		{"units", U32, "units of 64 pairs that a threadgroup computes, 1 or 2"},
-		{"slots", U32, "steps of positions that threadgroup memory holds, 2 to 4; one is multiplied while the others are copied"},
+		{"units", U32, "units of 64 or 16 pairs that a threadgroup computes, up to 2 or 4"},
+		{"slots", U32, "if act is not f32, steps of positions that threadgroup memory holds, 2 to 4; one is multiplied while the others are copied"},
 	}),
 	Second: []Second{secondKVLen, secondRows},
 	Specs:  []Constant{constHeadDim, constWindow, constKV, constLearned, constAct},
 	Worker: attnWorker,
-	TGMem:  "1024 + 8192*ceildiv(head_dim,64)*((act == f16 ? 1 : 2)*units + 2*slots*(threads/(128*units)))",
+	TGMem:  "act == f32 ? " + matrixTGMem + " : 1024 + 8192*ceildiv(head_dim,64)*((act == f16 ? 1 : 2)*units + 2*slots*(threads/(128*units)))",
 	Chunk:  true,
-	Order:  []string{"threads/(128*units)"}, // SIMD groups that divide the positions of a row
+	Order:  []string{"act == f32 ? 1 : threads/(128*units)"}, // SIMD groups that divide the positions of a row
 }
 
 // attnMerge declares the merge of attention splits.

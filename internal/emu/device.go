@@ -108,7 +108,7 @@ func (e *CommandError) Unwrap() error { return e.Err }
 // NewDevice returns a device that runs the kernels of a built emulator in its own process.
 func NewDevice(p *Program, o DeviceOptions) *Device {
 	return &Device{
-		p: &Program{path: p.path, types: p.types, count: p.count}, o: o, random: rand.New(rand.NewPCG(o.Seed, 0)),
+		p: &Program{path: p.path, types: p.types, apple: p.apple, count: p.count}, o: o, random: rand.New(rand.NewPCG(o.Seed, 0)),
 		sessions: map[replay.SessionID]*deviceSession{}, jobs: map[replay.Ticket]*job{},
 	}
 }

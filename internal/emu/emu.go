@@ -86,6 +86,7 @@ func (c *Counts) Device() uint64 {
 type Program struct {
 	path  string
 	types []dtype.Type // quantised weight types that it was built with; nil means all
+	apple bool         // built with Options.Apple
 	count bool         // built with Options.Count
 
 	mu     sync.Mutex
@@ -103,6 +104,9 @@ type Options struct {
 	Count    bool   // count accesses and operations; with the weight types Q4_0, Q8_0, Q4_K and Q6_K only
 	Sources  string // a folder of undeclared kernels, from the repository's root; "" for the real ones
 }
+
+// Apple reports whether the emulator has the kernels of Apple's configuration.
+func (p *Program) Apple() bool { return p.apple }
 
 // Build builds the emulator in a temporary folder of the test and ends its process with the
 // test. It skips the test if the emulator cannot be built here.
@@ -163,7 +167,7 @@ func (b *Builds) Close() error {
 func build(tb testing.TB, o Options, dir string) *Program {
 	tb.Helper()
 	root := canBuild(tb)
-	p := &Program{path: filepath.Join(dir, "emulator"), count: o.Count}
+	p := &Program{path: filepath.Join(dir, "emulator"), apple: o.Apple, count: o.Count}
 	args := []string{"run", "./internal/shadergen", "-program", p.path}
 	if o.Sources != "" {
 		args = append(args, "-undeclared", "-sources", o.Sources)

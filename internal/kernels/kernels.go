@@ -1504,8 +1504,8 @@ type AttnTileParams struct {
 	Window  uint32  // positions seen, if the constant windowed is 1
 	Scale   float32 // factor of Q·K
 	SoftCap float32 // c, if a score s becomes c*tanh(s/c); 0 means no cap
-	Units   uint32  // units of 64 pairs that a threadgroup computes, 1 or 2
-	Slots   uint32  // steps of positions that threadgroup memory holds, 2 to 4; one is multiplied while the others are copied
+	Units   uint32  // units of 64 or 16 pairs that a threadgroup computes, up to 2 or 4
+	Slots   uint32  // if act is not f32, steps of positions that threadgroup memory holds, 2 to 4; one is multiplied while the others are copied
 }
 
 // AttnTileParamsOf decodes the parameters of c, a command of kernel attn_tile.

@@ -122,7 +122,10 @@ var instances = []compiled{
 
 // appleInstances are the instances of the kernels whose constants have other values in Apple's
 // configuration.
-var appleInstances []compiled
+var appleInstances = []compiled{
+	{kernel: "gemv", fixed: append(slices.Clone(rows), tiled...)},
+	{kernel: "attn_tile", fixed: append(fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16), fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)...).and("act", decl.ActF32)},
+}
 
 // entries returns the entries of a kernel. The generic one comes first.
 func entries(name string) ([]shaders.Entry, error) { return entriesOf(instances, name) }

@@ -72,17 +72,21 @@ template <typename D, typename A, typename B, typename C>
 PIANOLA_COUNTABLE void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8> &d, simdgroup_matrix<A, 8, 8> a,
                                                      simdgroup_matrix<B, 8, 8> b, simdgroup_matrix<C, 8, 8> c) {
 #if defined(PIANOLA_NVPTX) && PIANOLA_SM >= 75
-    if constexpr (shim::same<A, half>::value && shim::same<B, half>::value && shim::same<D, float>::value) {
-        // The instruction needs b transposed. Rows 8 to 15 of its operands a and c are zero.
-        const uint av = __builtin_bit_cast(uint, a.pair), bv = __builtin_bit_cast(uint, b.pair);
+    if constexpr (shim::same<B, half>::value && shim::same<D, float>::value) {
+        // The instruction needs b transposed. A float a is the sum of two float16 in the rows 0 to 7
+        // and 8 to 15 of its operand; otherwise the latter are zero.
+        const uint bv = __builtin_bit_cast(uint, b.pair);
+        const vec<half, 2> high = {(half)a.pair[0], (half)a.pair[1]};
+        const vec<half, 2> low = {(half)((float)a.pair[0] - (float)high[0]), (half)((float)a.pair[1] - (float)high[1])};
         uint bt;
         float d0, d1, z0, z1;
         asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(bt) : "r"(bv));
         asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%8,%9,%9};"
                      : "=f"(d0), "=f"(d1), "=f"(z0), "=f"(z1)
-                     : "r"(av), "r"(0u), "r"(bt), "f"((float)c.pair[0]), "f"((float)c.pair[1]), "f"(0.0f));
-        d.pair[0] = d0;
-        d.pair[1] = d1;
+                     : "r"(__builtin_bit_cast(uint, high)), "r"(shim::same<A, half>::value ? 0u : __builtin_bit_cast(uint, low)), "r"(bt),
+                       "f"((float)c.pair[0]), "f"((float)c.pair[1]), "f"(0.0f));
+        d.pair[0] = d0 + z0;
+        d.pair[1] = d1 + z1;
         return;
     }
 #endif
