@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -287,6 +288,11 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
+// middle matches the line of a command of a layer from 1 to 3.
+var middle = regexp.MustCompile(`(?m)^ *\d+ \| layer\.[123]\..*\n`)
+
+// TestGoldenDumps compares dumps with golden files. Of models with more than four layers the files
+// leave out the commands of the layers 1 to 3, which are like those of layer 0.
 func TestGoldenDumps(t *testing.T) {
 	for _, name := range []string{"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"} {
 		for _, c := range chips {
@@ -295,7 +301,11 @@ func TestGoldenDumps(t *testing.T) {
 			if err := tab.Dump(&b, table.DumpOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			compareGolden(t, filepath.Join("testdata", name+"-"+c+".txt"), b.Bytes())
+			text := b.Bytes()
+			if tab.Header.Layers > 4 {
+				text = middle.ReplaceAll(text, nil)
+			}
+			compareGolden(t, filepath.Join("testdata", name+"-"+c+".txt"), text)
 		}
 	}
 	var last []byte
