@@ -124,7 +124,8 @@ var instances = []compiled{
 // configuration.
 var appleInstances = []compiled{
 	{kernel: "gemv", fixed: append(slices.Clone(rows), tiled...)},
-	{kernel: "attn_tile", fixed: append(fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16), fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)...).and("act", decl.ActF32)},
+	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", append(floats[1:], quantised...)...), mlx, families(dtype.FP8)).and("weights", uint32(dtype.Rows)).and("act", decl.ActF16, decl.ActF16x2)},
+	{kernel: "attn_tile", fixed: slices.Concat(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16), fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)).and("act", decl.ActF32)},
 }
 
 // entries returns the entries of a kernel. The generic one comes first.
