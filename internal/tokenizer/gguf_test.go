@@ -3,7 +3,6 @@ package tokenizer
 import (
 	"bufio"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"hash/fnv"
 	"io"
@@ -139,22 +138,19 @@ func encode(t testing.TB, tok *Tokenizer, text string, o EncodeOptions) []int32 
 	return ids
 }
 
-// TestAgainstLlamaCpp compares ids with testdata/llamacpp.json. That file holds the ids that
-// llama.cpp v0.5.0 produces with gopher's vocabulary for each value of tokenizer.ggml.pre: all
+// TestAgainstLlamaCpp compares ids with testdata/reference/gopher.json.gz. That file holds the ids
+// that llama.cpp v0.5.0 produces with gopher's vocabulary for each value of tokenizer.ggml.pre: all
 // ids for testdata/corpus.txt, and the count and a hash of the ids for heldout.txt.
 func TestAgainstLlamaCpp(t *testing.T) {
-	var golden map[string]struct {
+	golden := readReference[map[string]struct {
 		Corpus  []int32
 		Heldout struct {
 			Count int
 			FNV   uint64
 		}
-	}
-	if err := json.Unmarshal(readFile(t, "testdata", "llamacpp.json"), &golden); err != nil {
-		t.Fatal(err)
-	}
+	}](t, "gopher.json")
 	if len(golden) == 0 {
-		t.Fatal("llamacpp.json has no results")
+		t.Fatal("gopher.json has no results")
 	}
 	meta := gopherMeta(t)
 	for pre, want := range golden {
