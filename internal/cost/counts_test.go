@@ -185,3 +185,30 @@ var countCases = []countCase{
 	{"qwen3", "Q8_0", "m5", table.ProgramLogits, cost.Point{Position: 60, Rows: 9}, compiler.Options{Context: 128, AllLogits: true}},
 	{"llama", "Q8_0", "m1-max", table.ProgramHead, cost.Point{Position: 50, Rows: 1}, compiler.Options{Context: 128}},
 }
+
+// TestCounted checks that TestCounts counts every kernel that a published shape uses on an Apple GPU.
+func TestCounted(t *testing.T) {
+	counted := map[string]bool{}
+	for i := range countCases {
+		c := &countCases[i]
+		tab, _ := compileShape(t, small(t, c.arch), c.quant, c.chip, c.options)
+		p, _, ok := tab.Program(c.program)
+		if !ok {
+			t.Fatalf("%s: no program", c)
+		}
+		for j := range tab.ProgramCmds(p) {
+			counted[decl.Kernels[tab.ProgramCmds(p)[j].Kernel].Name] = true
+		}
+	}
+	for _, s := range synth.Shapes() {
+		for _, name := range []string{"m1", "m4-pro"} {
+			tab, _ := compileShape(t, s, "Q4_0", name, compiler.Options{AllLogits: true, LogProbs: true, Draft: 7})
+			for i := range tab.Cmds {
+				if k := decl.Kernels[tab.Cmds[i].Kernel].Name; !counted[k] {
+					t.Errorf("%s on %s: command %d (%s): no case of TestCounts has kernel %s", s.Name, name, i, tab.Label(i), k)
+					counted[k] = true
+				}
+			}
+		}
+	}
+}
