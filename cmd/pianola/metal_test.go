@@ -15,6 +15,9 @@ func TestMetal(t *testing.T) {
 	if err := soft.Start("../.."); err != nil {
 		t.Fatal(err)
 	}
+	// By a clock, since the device cuts tokens into pieces if the emulated GPU is slow.
+	soft.SetClock(&soft.Clock{Price: func(*soft.Command) float64 { return 1e-5 }, Watchdog: 1})
+	t.Cleanup(func() { soft.SetClock(nil) })
 	model := tiny(t, "llama/model.gguf")
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	for mode, most := range map[string]float64{"encode": 300, "record": 40} {
