@@ -52,6 +52,8 @@ func TestMetal(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
+					// gemm_halves rounds differently than gemv; a table for batching has only the former.
+					o.Batching = o.Batching || c.name == "AllLogits" || c.name == "RepromptRows"
 					return loadedOn(t, quicker{dev}, "m4-pro", name, chunk, o)
 				})
 			})
