@@ -114,7 +114,7 @@ kernel void expert_gemv(
 #undef PIANOLA_CASE
         return;
     }
-#if defined(PIANOLA_ROWS_APPLE) && PIANOLA_ROWS_APPLE == 1
+#ifdef PIANOLA_ROWS_APPLE
     if (ACT == PIANOLA_ACT_F32 && WEIGHTS == PIANOLA_WEIGHTS_ROWS) {
         const uint stage = p.stage != 0 ? p.stage : PIANOLA_STAGE;
         const product_end end = {false, false, false, b, y, y, 0, 0};

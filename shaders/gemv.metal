@@ -25,7 +25,7 @@ kernel void gemv(
                        INPUT == PIANOLA_INPUT_SILU_MUL, BIAS != 0, ACTIVATION, INPUT == PIANOLA_INPUT_NORM, OUTPUT == PIANOLA_OUTPUT_ADD, p.eps, INPUT == PIANOLA_INPUT_MERGE,
                  {x, x2, p.heads, p.head_dim, p.splits, p.span, p.window, 0, 0}, 0.0f, WTYPE};
 #ifdef PIANOLA_ROWS_APPLE
-    if (ACT == PIANOLA_ACT_F32 && WEIGHTS == PIANOLA_WEIGHTS_ROWS && (PIANOLA_ROWS_APPLE == 1 || INPUT == PIANOLA_INPUT_SCALED || OUTPUT > PIANOLA_OUTPUT_ADD)) {
+    if (ACT == PIANOLA_ACT_F32 && WEIGHTS == PIANOLA_WEIGHTS_ROWS) {
         a.add = OUTPUT == PIANOLA_OUTPUT_ADD || OUTPUT == PIANOLA_OUTPUT_ADD_SCALED;
         const product_end end = {INPUT == PIANOLA_INPUT_SCALED, OUTPUT == PIANOLA_OUTPUT_GATED, OUTPUT == PIANOLA_OUTPUT_ADD_SCALED, next, scaled, squares,
                                  sums_row((p.out + p.group - 1) / p.group), p.splits};
@@ -44,7 +44,7 @@ kernel void gemv(
 #undef PIANOLA_CASE
         return;
     }
-#ifdef PIANOLA_ROWS_OTHER
+#ifndef PIANOLA_ROWS_APPLE
     if (ACT == PIANOLA_ACT_F32 && WEIGHTS == PIANOLA_WEIGHTS_ROWS) {
         // Unaligned rows of W, or a row of x that does not fit in threadgroup memory.
         const uint stage = p.stage != 0 ? p.stage : PIANOLA_STAGE;

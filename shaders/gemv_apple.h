@@ -11,15 +11,9 @@
 
 #include "gemv.h"
 
-// PIANOLA_ROWS_APPLE and PIANOLA_ROWS_OTHER are defined if a kernel contains gemv_apple, and the
-// products of gemv.h for the layout Rows. The emulator has both; there PIANOLA_ROWS_APPLE is 2, and
-// gemv_apple computes only what the other cannot.
-#ifdef PIANOLA_HOST
-#define PIANOLA_ROWS_APPLE 2
-#define PIANOLA_ROWS_OTHER 1
-#elif defined(PIANOLA_NVPTX)
-#define PIANOLA_ROWS_OTHER 1
-#else
+// PIANOLA_ROWS_APPLE is defined if kernels use gemv_apple in place of the products of gemv.h for the
+// layout Rows.
+#if !defined(PIANOLA_HOST) && !defined(PIANOLA_NVPTX)
 #define PIANOLA_ROWS_APPLE 1
 #endif
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/shaders"
 )
 
 // sample lists the quantised weight types of an emulator built with Options.Sample. Compiling
@@ -53,11 +54,37 @@ func (e *UncompiledError) Error() string {
 	return fmt.Sprintf("emu: kernel %s was not compiled for weight type %s, because Options.Sample or Options.Count is set", e.Kernel, e.Type)
 }
 
-// compiled returns an error if the emulator was built without a weight type of the dispatch.
-// The kernels would compute nothing.
+// ConfigurationError reports a dispatch with constants that only the kernels of Apple's configuration
+// implement.
+type ConfigurationError struct {
+	Kernel string
+	Specs  []uint32 // the constants' values in the declaration's order
+}
+
+// Error implements error.
+func (e *ConfigurationError) Error() string {
+	return fmt.Sprintf("emu: only Apple's configuration has kernel %s for the constants %v", e.Kernel, e.Specs)
+}
+
+// compiled returns an error if the emulator was built without a weight type of the dispatch, or if its
+// configuration lacks the kernel. The kernels would compute nothing.
 func (p *Program) compiled(d *Dispatch) error {
 	k, ok := decl.Declared(d.Kernel)
-	if !ok || p.types == nil {
+	if !ok {
+		return nil
+	}
+	if !p.apple {
+		made, err := shaders.Made()
+		if err != nil {
+			return err
+		}
+		if m, ok := made.Kernel(d.Kernel); ok {
+			if _, ok := m.Entry(d.Specs[:]); !ok {
+				return &ConfigurationError{d.Kernel, d.Specs[:len(k.Specs)]}
+			}
+		}
+	}
+	if p.types == nil {
 		return nil
 	}
 	for i, c := range k.Specs {

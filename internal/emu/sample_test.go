@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 var (
@@ -56,7 +58,8 @@ func TestUncompiled(t *testing.T) {
 	for _, typ := range dtype.All() {
 		d := &Dispatch{Kernel: "gemv"}
 		d.Specs[0] = uint32(typ)
-		if err := (&Program{}).compiled(d); err != nil {
+		matrix := typ.Quantized() || typ <= dtype.BF16
+		if err := (&Program{}).compiled(d); (err == nil) != matrix {
 			t.Errorf("%s: the emulator of all types: %v", typ, err)
 		}
 		var lacking *UncompiledError
@@ -71,6 +74,15 @@ func TestUncompiled(t *testing.T) {
 		if !errors.As(err, &lacking) || *lacking != (UncompiledError{"gemv", typ}) {
 			t.Errorf("%s: got %v, want an UncompiledError", typ, err)
 		}
+	}
+	apple := &Dispatch{Kernel: "gemv"}
+	apple.Specs[kernels.GEMVSpecOutput] = decl.OutputGated
+	var other *ConfigurationError
+	if err := (&Program{}).Run(apple); !errors.As(err, &other) {
+		t.Errorf("a gated product: got %v, want a ConfigurationError", err)
+	}
+	if err := (&Program{apple: true}).compiled(apple); err != nil {
+		t.Errorf("a gated product in Apple's configuration: %v", err)
 	}
 	if lacks == 0 {
 		t.Error("the sample lacks no type")
