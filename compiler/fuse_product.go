@@ -147,7 +147,8 @@ func (s *state) fuseProductAdd() error {
 }
 
 // fuseNormProduct fuses a norm into the products that read it, if nothing else does, except in
-// programs of a chunk. Each product then normalises x again.
+// programs of a chunk. Each product then normalises x again. If the chip's data enable fuse-scaled, a norm
+// after a residual addition stays, because fuse-residual-norm fuses it with the addition.
 func (s *state) fuseNormProduct() error {
 	for _, p := range s.programs {
 		if p.wide {
@@ -156,7 +157,7 @@ func (s *state) fuseNormProduct() error {
 		for i := 0; i < len(p.nodes); i++ {
 			n := p.nodes[i]
 			norm, ok := n.args.(normArgs)
-			if !ok || norm.mean || norm.fromRow || norm.scale != 0 {
+			if !ok || norm.mean || norm.fromRow || norm.scale != 0 || s.in.Chip.Fuse.Scaled && p.afterAdd(i) {
 				continue
 			}
 			readers := p.normReaders(i)
@@ -172,6 +173,16 @@ func (s *state) fuseNormProduct() error {
 		}
 	}
 	return nil
+}
+
+// afterAdd reports whether the node before index i is a residual addition to the input of the node
+// at index i.
+func (p *program) afterAdd(i int) bool {
+	if i == 0 {
+		return false
+	}
+	_, ok := p.nodes[i-1].args.(addArgs)
+	return ok && p.nodes[i-1].out[0] == p.nodes[i].in[0]
 }
 
 // normReaders returns the products that read the norm at index i, or nil if other nodes read it.

@@ -313,6 +313,11 @@ func TestFuseNormProduct(t *testing.T) {
 		{name: "two products", build: build(normArgs{}), before: before, after: `
 			layer.3.ffn.gate gemv x -> gate ffn.gate[16, 8] F16 w[1, 8] F32 norm
 			layer.3.ffn.up gemv x -> up ffn.up[16, 8] F16 w[1, 8] F32 norm`},
+		{name: "not after an addition", build: func(b *sketch) {
+			build(normArgs{})(b)
+			add := &node{spot: spot{role: roleAttnResidual, layer: b.l}, args: addArgs{}, in: []operand{b.v("delta", 8).all()}, out: b.p.nodes[0].in}
+			b.p.splice(0, 0, add)
+		}, before: "layer.3.attn.residual add delta -> x" + before},
 		{name: "not of a row of a chunk", build: build(normArgs{fromRow: true}), before: before},
 		{name: "not with a factor", build: build(normArgs{scale: 2}), before: before},
 		{name: "not with a mean", build: build(normArgs{mean: true}), before: strings.Replace(before, "rmsnorm", "layernorm", 1)},
