@@ -82,6 +82,35 @@ struct unit_pieces {
     eight floats[4];
 };
 
+// load_quants reads the quants of an odd piece of 16 columns. Its scales and minimums are those of the
+// piece before it, except in NVFP4, where they are read too.
+template <uint T>
+static inline void load_quants(thread block_piece &r, device const uchar *row, uint piece, uint wtype) {
+    if (T == PIANOLA_WTYPE_Q8_0) {
+        device const uchar *b = row + ulong(piece / 2) * block_bytes(T);
+        r.q = uint4(bytes8(T, b + 18), bytes8(T, b + 26));
+    } else if (T == PIANOLA_WTYPE_Q4_0) {
+        const uint2 w = bytes8(T, row + ulong(piece / 2) * block_bytes(T) + quants_at(T) + 8);
+        r.q = less(uint4(w & PIANOLA_BYTES(15), w >> 4 & PIANOLA_BYTES(15)), zero_of(T));
+    } else if (T == PIANOLA_WTYPE_Q4_K) {
+        const uint p = piece % 16;
+        const uint2 w = bytes8(T, row + ulong(piece / 16) * block_bytes(T) + 16 + p / 4 * 32 + p % 4 * 8);
+        r.q = uint4(w & PIANOLA_BYTES(15), w >> 4 & PIANOLA_BYTES(15));
+    } else if (T == PIANOLA_WTYPE_Q6_K) {
+        const uint p = piece % 16;
+        device const uchar *b = row + ulong(piece / 16) * block_bytes(T);
+        const uint2 w = bytes8(T, b + p / 8 * 64 + p / 4 % 2 * 32 + p % 4 * 8);
+        const uint2 pairs = bytes8(T, b + 128 + p / 8 * 32 + p % 4 * 8) >> (p / 4 % 2 * 2);
+        r.q = less(uint4((w & PIANOLA_BYTES(15)) | (pairs & PIANOLA_BYTES(3)) << 4, (w >> 4 & PIANOLA_BYTES(15)) | (pairs & PIANOLA_BYTES(48))), 32);
+    } else {
+        const block_piece odd = load_piece<T>(row, piece, wtype);
+        r.q = odd.q;
+        if (T == PIANOLA_WTYPE_NVFP4) {
+            r.d = odd.d;
+        }
+    }
+}
+
 // load_pieces reads a piece of each of 4 rows.
 template <uint T>
 static inline void load_pieces(thread unit_pieces &u, thread const weight_rows &w, uint piece, uint wtype) {
@@ -91,7 +120,8 @@ static inline void load_pieces(thread unit_pieces &u, thread const weight_rows &
             u.floats[r] = load_eight<T>(w.row[r], piece);
         } else {
             u.blocks[2 * r] = load_piece<T>(w.row[r], 2 * piece, wtype);
-            u.blocks[2 * r + 1] = load_piece<T>(w.row[r], 2 * piece + 1, wtype);
+            u.blocks[2 * r + 1] = u.blocks[2 * r];
+            load_quants<T>(u.blocks[2 * r + 1], w.row[r], 2 * piece + 1, wtype);
         }
     }
 }

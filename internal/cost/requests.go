@@ -102,6 +102,12 @@ var pieces = map[dtype.Type]uint64{
 	dtype.Q4_K: 17, dtype.Q6_K: 20,
 }
 
+// shared are the bytes of two adjacent pieces that a lane of gemv loads once on Apple's GPUs: the scales
+// that they share.
+var shared = map[dtype.Type]uint64{
+	dtype.Q4_0: 2, dtype.Q8_0: 2, dtype.Q4_K: 9, dtype.Q6_K: 4,
+}
+
 // weights returns the bytes that are requested to read weights of the given size once.
 func (v *view) weights(size uint64) uint64 {
 	if v.value("weights") == uint64(dtype.Tiled16) {
@@ -136,7 +142,7 @@ func (v *view) gemvRequests(r *requests, device string) {
 	// floats whose input fits in threadgroup memory; and for other weights in rows.
 	tiled := v.value("weights") == uint64(dtype.Tiled16)
 	input, output := v.value("input"), v.value("output")
-	apple := v.c.Kernel == kernels.GEMV && !tiled &&
+	apple := !tiled &&
 		(device == chip.Metal || input == decl.InputScaled || output == decl.OutputGated || output == decl.OutputAddScaled)
 	steps := !apple && (tiled || !t.Quantized() && in%8 == 0 && in <= stage)
 	x, x2 := 4*in, uint64(0)
@@ -165,6 +171,9 @@ func (v *view) gemvRequests(r *requests, device string) {
 	}
 	r.loads[bindX], r.loads[bindX2] = groups*v.rows*x, groups*v.rows*x2
 	w := v.weights(v.reads[bindW])
+	if elems, block := t.Block(); apple && t.Quantized() {
+		w -= v.reads[bindW] / uint64(block) * uint64(elems) / 32 * shared[t]
+	}
 	if v.c.Kernel == kernels.GEMV {
 		w *= v.rows
 	}
