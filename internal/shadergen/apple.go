@@ -164,8 +164,8 @@ func shimUses(text string) error {
 
 // applePTX writes PTX of all kernels in Apple's configuration and its manifest to a folder. It
 // serves to measure these kernels on an NVIDIA GPU. The entries wait for the preceding commands,
-// because the kernels do not.
-func (p *project) applePTX(dir string) error {
+// because the kernels do not. entries returns the entries of a kernel.
+func (p *project) applePTX(dir string, entries func(kernel string) ([]shaders.Entry, error)) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (p *project) applePTX(dir string) error {
 			continue
 		}
 		jobs = append(jobs, func() error {
-			text, err := s.ptxEntries(joinedInclude, "    metal::shim::inputs_ready();\n", appleEntries)
+			text, err := s.ptxEntries(joinedInclude, "    metal::shim::inputs_ready();\n", entries)
 			if err != nil {
 				return err
 			}
@@ -201,7 +201,7 @@ func (p *project) applePTX(dir string) error {
 		return err
 	}
 	m, err := describe(shaders.Manifest{Compiler: p.version, BindingAlign: bindingAlign, Architectures: []string{appleArchitecture.name}}, p.apple,
-		func(_ *source, kernel string) ([]shaders.Entry, error) { return appleEntries(kernel) })
+		func(_ *source, kernel string) ([]shaders.Entry, error) { return entries(kernel) })
 	if err != nil {
 		return err
 	}

@@ -127,7 +127,7 @@ func TestApplePTX(t *testing.T) {
 	defer os.RemoveAll(p.build)
 	p.only = "act.metal"
 	dir := t.TempDir()
-	if err := p.applePTX(dir); err != nil {
+	if err := p.applePTX(dir, appleEntries); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "act.metal."+appleArchitecture.name+".ptx"))

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/pianola-engine/pianola/internal/decl"
@@ -134,6 +135,36 @@ func entries(name string) ([]shaders.Entry, error) { return entriesOf(instances,
 // appleEntries returns the entries of a kernel in Apple's configuration.
 func appleEntries(name string) ([]shaders.Entry, error) {
 	return entriesOf(slices.Concat(appleInstances, instances), name)
+}
+
+// listed returns the entries of a kernel that a list names: a line is the kernel and its constants, as
+// in "gemv wtype=4 act=0". Every kernel that it does not name has its usual entries.
+func listed(list string) func(kernel string) ([]shaders.Entry, error) {
+	return func(kernel string) ([]shaders.Entry, error) {
+		c := compiled{kernel: kernel}
+		for _, line := range strings.Split(list, "\n") {
+			words := strings.Fields(line)
+			if len(words) < 2 || words[0] != kernel {
+				continue
+			}
+			var fixed []shaders.Fixed
+			for _, word := range words[1:] {
+				name, text, _ := strings.Cut(word, "=")
+				value, err := strconv.ParseUint(text, 10, 32)
+				if err != nil {
+					return nil, fmt.Errorf("instances of kernel %s: %q: %w", kernel, word, err)
+				}
+				fixed = append(fixed, shaders.Fixed{Name: name, Value: uint32(value)})
+			}
+			if !slices.ContainsFunc(c.fixed, func(o []shaders.Fixed) bool { return slices.Equal(o, fixed) }) {
+				c.fixed = append(c.fixed, fixed)
+			}
+		}
+		if c.fixed == nil {
+			return appleEntries(kernel)
+		}
+		return entriesOf([]compiled{c}, kernel)
+	}
 }
 
 // entriesOf returns the entries of a kernel. Of several instances in the list, the first counts.

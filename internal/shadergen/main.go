@@ -32,6 +32,7 @@ func main() {
 	types := flag.String("types", "", "build an emulator that compiles fast, with less optimisation and only these quantised weight types, such as Q8_0,Q4_K")
 	apple := flag.Bool("apple", false, "build the emulator, or the PTX of -ptx, in Apple's configuration")
 	ptx := flag.String("ptx", "", "with -apple, write PTX of all kernels and its manifest to this folder")
+	instances := flag.String("instances", "", "with -ptx, make entries only for the constants in this file, which internal/metal/pipelines -instances writes")
 	root := flag.String("root", ".", "the repository's root")
 	sources := flag.String("sources", "shaders", "the folder of the kernels, relative to the root")
 	only := flag.String("only", "", "compile only this source, such as gemm.metal, and keep the PTX of the others")
@@ -42,13 +43,13 @@ func main() {
 		fmt.Fprintln(os.Stderr, "shadergen: -apple needs -host, -program or -ptx, and -ptx needs -apple")
 		os.Exit(2)
 	}
-	if err := run(*root, *sources, *only, !*undeclared, *check, *lint, *host, *program, *ptx, b); err != nil {
+	if err := run(*root, *sources, *only, !*undeclared, *check, *lint, *host, *program, *ptx, *instances, b); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(root, sources, only string, declared, check, lint bool, host, program, ptx string, b hostBuild) error {
+func run(root, sources, only string, declared, check, lint bool, host, program, ptx, instances string, b hostBuild) error {
 	p, err := open(root, sources, declared)
 	if err != nil {
 		return err
@@ -61,7 +62,15 @@ func run(root, sources, only string, declared, check, lint bool, host, program, 
 	case program != "":
 		return p.host(program, b)
 	case ptx != "":
-		return p.applePTX(ptx)
+		entries := appleEntries
+		if instances != "" {
+			list, err := os.ReadFile(instances)
+			if err != nil {
+				return err
+			}
+			entries = listed(string(list))
+		}
+		return p.applePTX(ptx, entries)
 	}
 	if err := p.check(); err != nil || lint {
 		return err

@@ -4,6 +4,9 @@
 // "pianola synth --list".
 //
 //	go run ./internal/metal/pipelines testdata/gopher-q8_0.gguf llama-3.1-8b:Q4_0
+//
+// With -chip it needs no GPU: it lists the threads, the threadgroup memory and the registers of each
+// kernel, and how many threads a core of the chip can hold.
 package main
 
 import (
@@ -17,11 +20,14 @@ import (
 	"text/tabwriter"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/metal/driver"
 	"github.com/pianola-engine/pianola/internal/metal/kernels"
+	"github.com/pianola-engine/pianola/internal/synth"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -31,19 +37,45 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: pipelines MODEL|SHAPE:TYPE ...")
 		flag.PrintDefaults()
 	}
+	chipName := flag.String("chip", "", "list what the kernels use on this `chip`, without a GPU")
+	entries := flag.Bool("instances", false, "with -chip, list the kernels' constants, for internal/shadergen")
 	flag.Parse()
-	if flag.NArg() == 0 {
+	if flag.NArg() == 0 || *entries && *chipName == "" {
 		flag.Usage()
 		os.Exit(2)
 	}
 	k, err := kernels.Embedded()
-	if err == nil {
+	switch {
+	case err != nil:
+	case *chipName != "":
+		err = predict(os.Stdout, k, *chipName, *entries, flag.Args())
+	default:
 		err = list(os.Stdout, k, flag.Args())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "pipelines:", err)
 		os.Exit(1)
 	}
+}
+
+// predict writes what the kernels of models use on a chip, or their instances.
+func predict(w io.Writer, k *metal.Kernels, chipName string, entries bool, models []string) error {
+	c, err := chip.Lookup(chipName)
+	if err != nil {
+		return err
+	}
+	for _, name := range models {
+		if entries {
+			err = instances(w, chipName, name)
+		} else {
+			fmt.Fprintf(w, "%s on %s\n", name, chipName)
+			err = occupy(w, k, c, name)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // list writes the GPU's properties and a table of each model's pipelines.
@@ -97,18 +129,30 @@ func open(drv driver.Device, k *metal.Kernels) (from string, l driver.Library, e
 	return from, l, err
 }
 
-// compile returns the table of a model file or of a shape.
+// compile returns the table of a model file, or of a shape and a type such as llama-3.1-8b:Q4_0.
 func compile(name, chipName string) (*table.Table, error) {
-	path, remove, err := header(name)
+	shapeName, quant, _ := strings.Cut(name, ":")
+	shape, ok := synth.FindShape(shapeName)
+	if !ok {
+		h, err := pianola.OpenHeader(name, nil)
+		if err != nil {
+			return nil, err
+		}
+		return h.Compile(chipName, pianola.TableOptions{})
+	}
+	dir, err := synth.NewDirectory(shape, quant)
 	if err != nil {
 		return nil, err
 	}
-	defer remove()
-	h, err := pianola.OpenHeader(path, nil)
+	cfg, err := arch.Builtin().Read(dir)
 	if err != nil {
 		return nil, err
 	}
-	return h.Compile(chipName, pianola.TableOptions{})
+	c, err := chip.Lookup(chipName)
+	if err != nil {
+		return nil, err
+	}
+	return compiler.Compile(compiler.Input{Config: cfg, Tensors: dir, Chip: c})
 }
 
 // statistic describes a pipeline.
@@ -136,7 +180,7 @@ func measure(drv driver.Device, library driver.Library, k *metal.Kernels, t *tab
 				continue
 			}
 			values := t.Specs[c.Spec].Values[:len(declared.Specs)]
-			s := statistic{kernel: declared.Name + constants(declared, values), launched: int(c.Threadgroup[0] * c.Threadgroup[1] * c.Threadgroup[2])}
+			s := statistic{kernel: declared.Name + constants(declared, values), launched: launched(c)}
 			key := fmt.Sprint(s.kernel, s.launched)
 			n, seen := at[key]
 			if !seen {
@@ -189,7 +233,7 @@ func dynamic(t *table.Table, p *table.Program, c *table.Cmd, k *metal.Kernels) (
 	if err != nil {
 		return 0, err
 	}
-	n, err := k.List[i].TGMem(env, int(c.Threadgroup[0]*c.Threadgroup[1]*c.Threadgroup[2]))
+	n, err := k.List[i].TGMem(env, launched(c))
 	return max(uint64(c.TGMem), n), err
 }
 
