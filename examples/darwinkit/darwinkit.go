@@ -34,9 +34,9 @@ type Pass struct {
 	CommandBuffer metal.CommandBufferObject
 	Fence         metal.FenceObject
 	Session       replay.SessionID // the result of replay.Session.ID
-	Program       string           // program of the command buffer's last tokens: "decode", "prefill" or "head"
+	Program       string           // program of the command buffer's last tokens: "decode", "prefill", "prefill_few" or "head"
 	Position      uint32           // position of the last row, which has the logits after "decode" and "head"
-	Tokens        int              // number of tokens that the command buffer replays
+	Tokens        int              // number of tokens whose last commands the command buffer contains: 0 within a long token
 }
 
 // Compute encodes kernels of the caller's program into the command buffer. They are ordered

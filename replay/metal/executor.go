@@ -48,7 +48,7 @@ type flight struct {
 
 	job       *job
 	used      int     // number of runs
-	tokens    int     // tokens of all runs
+	tokens    int     // tokens of all runs whose last commands it contains
 	seconds   float64 // expected duration
 	predicted float64 // predicted duration, which does not depend on measurements
 	run       int     // index in the submission of the first run
@@ -329,7 +329,9 @@ func (e *executor) add(f *flight, run int, program, from uint32, take share, ste
 	f.predicted += predicted
 	f.seconds += predicted * e.paceOf(program)
 	f.used++
-	f.tokens += int(tokens)
+	if take.tokens > 0 || take.end == int(of.First+of.Count) {
+		f.tokens += int(tokens)
+	}
 }
 
 // paceOf returns the expected duration of a program, divided by the predicted one. It is 1 until

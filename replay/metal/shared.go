@@ -39,7 +39,7 @@ type Pass struct {
 	Session       replay.SessionID
 	Program       string // program of the last tokens that the command buffer replays
 	Position      uint32 // position of their last row; if the program computes logits, they are that row's
-	Tokens        int    // tokens that the command buffer replays, of all programs
+	Tokens        int    // tokens, of all programs, whose last commands the command buffer contains: 0 within a long token
 }
 
 // Objects are the Metal objects of a device.

@@ -65,10 +65,10 @@ func (c *chooser) use(device metal.DeviceObject, s *pianola.Session, bias []floa
 }
 
 // after encodes the choice of a token after the commands that compute its logits. It does
-// nothing if the command buffer ends within the prompt.
+// nothing if the command buffer ends within the prompt or within a token.
 func (c *chooser) after(p darwinkit.Pass) error {
 	switch {
-	case p.Program == "prefill":
+	case p.Program == "prefill" || p.Program == "prefill_few" || p.Tokens == 0:
 		return nil
 	case p.Program == "decode" && p.Tokens != 1:
 		return fmt.Errorf("the command buffer has %d tokens: the session's Chain must be 1", p.Tokens)
