@@ -70,8 +70,11 @@ func (p *prices) longest(of *table.Program, positions int) (seconds float64) {
 }
 
 // A chunk is shortened to a multiple of rowsUnit rows, which is the number of rows that a product
-// multiplies about as fast as a single one.
-const rowsUnit = 32
+// multiplies about as fast as a single one, or below that to a multiple of leastRows.
+const (
+	rowsUnit  = 32
+	leastRows = 8
+)
 
 // MostRows returns the largest number of rows that a chunk at a position should have, so that no
 // command of the program is predicted to take longer than a command buffer may. It is 0 if the
@@ -90,12 +93,16 @@ func (d *Device) MostRows(program, position int) int {
 func (p *prices) rows(of *table.Program, position int, bound time.Duration) int {
 	most := int(of.MaxRows)
 	longest := p.longest(of, position+most)
-	if longest <= bound.Seconds() || most <= rowsUnit {
+	if longest <= bound.Seconds() || most <= leastRows {
 		return most
 	}
 	// The products of a chunk, its attention and its activations take a time that is proportional
 	// to the rows.
-	return max(rowsUnit, int(float64(most)*bound.Seconds()/longest)/rowsUnit*rowsUnit)
+	rows, unit := int(float64(most)*bound.Seconds()/longest), rowsUnit
+	if rows < rowsUnit {
+		unit = leastRows
+	}
+	return max(leastRows, rows/unit*unit)
 }
 
 // bound returns the longest duration that a command buffer should have. Since several are in

@@ -103,7 +103,7 @@ func TestPrices(t *testing.T) {
 		position int
 		bound    time.Duration
 		want     int
-	}{{0, 300 * time.Second, 512}, {0, 128 * time.Second, 224}, {0, 10 * time.Second, 32}, {0, time.Millisecond, 32}, {512, 258 * time.Second, 256}} {
+	}{{0, 300 * time.Second, 512}, {0, 128 * time.Second, 224}, {0, 10 * time.Second, 16}, {0, time.Millisecond, 8}, {512, 258 * time.Second, 256}} {
 		if got := p.rows(of, c.position, c.bound); got != c.want {
 			t.Errorf("%d rows at %d in %v, want %d", got, c.position, c.bound, c.want)
 		}
