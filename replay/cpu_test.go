@@ -309,13 +309,13 @@ func testCancel(t *testing.T, loaded loader) {
 	m := loaded(t, "llama", 64, compiler.Options{})
 	const n = 480
 	want := generate(t, session(t, m, replay.SessionOptions{Chain: 64}), prompt(9), n)
-	// Other load on the machine may delay attempts, but not all within some seconds.
+	// Other load on the machine may delay attempts, in CI for a minute, but not all of them.
 	for attempt := 1; ; attempt++ {
 		took := cancelled(t, m, want)
 		if took <= replay.DefaultChainTime {
 			return
 		}
-		if attempt == 8 {
+		if attempt == 20 {
 			t.Fatalf("cancelling took %v, the bound is %v", took, replay.DefaultChainTime)
 		}
 		time.Sleep(time.Duration(attempt) * 200 * time.Millisecond)
