@@ -257,7 +257,7 @@ func (e *executor) room(f *flight, program uint32, step *table.Step, done int, l
 	}
 	p := &e.d.table.Programs[program]
 	first, end, sees := int(p.First)+done, int(p.First+p.Count), positions(step)
-	pace := e.paceOf(program)
+	pace, known := e.paceOf(program)
 	bound := e.d.bound().Seconds()
 	one := pace * e.prices.of(int(p.First), end, sees)
 	if done > 0 || one > bound && !e.d.o.whole {
@@ -267,7 +267,6 @@ func (e *executor) room(f *flight, program uint32, step *table.Step, done int, l
 		}
 		return share{first: first, end: cut}, cut > first
 	}
-	known := pace > 0 && e.known(program)
 	n := min(left, uint32(e.d.o.tokens-f.tokens))
 	if !known { // use a separate command buffer
 		return share{tokens: 1}, f.used == 0
@@ -327,26 +326,21 @@ func (e *executor) add(f *flight, run int, program, from uint32, take share, ste
 	device.Advance(&last, tokens-1)
 	predicted := float64(tokens) * e.prices.of(first, first+count, positions(&last))
 	f.predicted += predicted
-	f.seconds += predicted * e.paceOf(program)
+	pace, _ := e.paceOf(program)
+	f.seconds += predicted * pace
 	f.used++
 	if take.tokens > 0 || take.end == int(of.First+of.Count) {
 		f.tokens += int(tokens)
 	}
 }
 
-// paceOf returns the expected duration of a program, divided by the predicted one. It is 1 until
-// the program has been measured.
-func (e *executor) paceOf(program uint32) float64 {
+// paceOf returns the expected duration of a program, divided by the predicted one, and whether the
+// program has been measured. Until then the pace is 1.
+func (e *executor) paceOf(program uint32) (pace float64, known bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return cmp.Or(e.pace[program], 1)
-}
-
-// known reports whether a program has been measured.
-func (e *executor) known(program uint32) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.pace[program] > 0
+	pace = e.pace[program]
+	return cmp.Or(pace, 1), pace > 0
 }
 
 // bind sets a flight's chain to its job's session.
