@@ -82,6 +82,41 @@ struct unit_pieces {
     eight floats[4];
 };
 
+// has_nibbles reports whether a type's quants are the 4-bit numbers that it stores, less a constant. A
+// piece then has the words as stored, in q.x and q.y: 4 quants in the low halves of the bytes, and
+// 4 of the other 8 columns in the high halves.
+template <uint T>
+static inline bool has_nibbles() {
+    return T == PIANOLA_WTYPE_Q4_0 || T == PIANOLA_WTYPE_Q4_1 || T == PIANOLA_WTYPE_Q4_K;
+}
+
+// load_nibbles reads two pieces of 16 columns, which have the same scales.
+template <uint T>
+static inline void load_nibbles(thread block_piece &even, thread block_piece &odd, device const uchar *row, uint piece) {
+    even.m = float2(0.0f);
+    if (T == PIANOLA_WTYPE_Q4_K) {
+        device const uchar *b = row + ulong(piece / 16) * block_bytes(T);
+        const uint p = piece % 16;
+        const uint2 first = scale_min_k4(b + 4, p / 4 * 2);
+        const uint2 second = scale_min_k4(b + 4, p / 4 * 2 + 1);
+        even.d = half_at(b) * float2(float(first.x), float(second.x));
+        even.m = half_at(b + 2) * -float2(float(first.y), float(second.y));
+        device const uchar *quants = b + 16 + p / 4 * 32 + p % 4 * 8;
+        even.q.xy = bytes8(T, quants);
+        odd.q.xy = bytes8(T, quants + 8);
+    } else {
+        device const uchar *b = row + ulong(piece / 2) * block_bytes(T);
+        even.d = float2(half_at(b));
+        if (has_minimum(T)) {
+            even.m = float2(half_at(b + minimum_at_of(T)));
+        }
+        even.q.xy = bytes8(T, b + quants_at(T));
+        odd.q.xy = bytes8(T, b + quants_at(T) + 8);
+    }
+    odd.d = even.d;
+    odd.m = even.m;
+}
+
 // load_quants reads the quants of an odd piece of 16 columns. Its scales and minimums are those of the
 // piece before it, except in NVFP4, where they are read too.
 template <uint T>
@@ -89,13 +124,6 @@ static inline void load_quants(thread block_piece &r, device const uchar *row, u
     if (T == PIANOLA_WTYPE_Q8_0) {
         device const uchar *b = row + ulong(piece / 2) * block_bytes(T);
         r.q = uint4(bytes8(T, b + 18), bytes8(T, b + 26));
-    } else if (T == PIANOLA_WTYPE_Q4_0) {
-        const uint2 w = bytes8(T, row + ulong(piece / 2) * block_bytes(T) + quants_at(T) + 8);
-        r.q = less(uint4(w & PIANOLA_BYTES(15), w >> 4 & PIANOLA_BYTES(15)), zero_of(T));
-    } else if (T == PIANOLA_WTYPE_Q4_K) {
-        const uint p = piece % 16;
-        const uint2 w = bytes8(T, row + ulong(piece / 16) * block_bytes(T) + 16 + p / 4 * 32 + p % 4 * 8);
-        r.q = uint4(w & PIANOLA_BYTES(15), w >> 4 & PIANOLA_BYTES(15));
     } else if (T == PIANOLA_WTYPE_Q6_K) {
         const uint p = piece % 16;
         device const uchar *b = row + ulong(piece / 16) * block_bytes(T);
@@ -118,12 +146,43 @@ static inline void load_pieces(thread unit_pieces &u, thread const weight_rows &
     for (uint r = 0; r < 4; r++) {
         if (is_float(T)) {
             u.floats[r] = load_eight<T>(w.row[r], piece);
+        } else if (has_nibbles<T>()) {
+            load_nibbles<T>(u.blocks[2 * r], u.blocks[2 * r + 1], w.row[r], 2 * piece);
         } else {
             u.blocks[2 * r] = load_piece<T>(w.row[r], 2 * piece, wtype);
             u.blocks[2 * r + 1] = u.blocks[2 * r];
             load_quants<T>(u.blocks[2 * r + 1], w.row[r], 2 * piece + 1, wtype);
         }
     }
+}
+
+// low_nibbles and high_nibbles return the low or the high halves of four bytes, less the type's zero.
+// The bits of a number in those of 1024 make a float16 of 1024 and the number, or 16 times the number.
+template <uint T>
+static inline float4 low_nibbles(uint w) {
+    const half2 less = half2(half(1024 + zero_of(T)));
+    const half2 even = as_type<half2>((w & 0x000f000fu) ^ 0x64006400u) - less;
+    const half2 odd = as_type<half2>((w >> 8 & 0x000f000fu) ^ 0x64006400u) - less;
+    return float4(even.x, odd.x, even.y, odd.y);
+}
+
+template <uint T>
+static inline float4 high_nibbles(uint w) {
+    const half2 part = half2(0.0625h);
+    const half2 less = half2(half(64 + zero_of(T)));
+    const half2 even = fma(as_type<half2>((w & 0x00f000f0u) ^ 0x64006400u), part, -less);
+    const half2 odd = fma(as_type<half2>((w >> 8 & 0x00f000f0u) ^ 0x64006400u), part, -less);
+    return float4(even.x, odd.x, even.y, odd.y);
+}
+
+// dots_of returns the products of a piece's quants with 16 columns of the input: those with the scale
+// d.x, and those with the scale d.y.
+template <uint T>
+static inline float2 dots_of(uint4 q, float4 v0, float4 v1, float4 v2, float4 v3) {
+    if (has_nibbles<T>()) {
+        return float2(dot(low_nibbles<T>(q.x), v0) + dot(low_nibbles<T>(q.y), v1), dot(high_nibbles<T>(q.x), v2) + dot(high_nibbles<T>(q.y), v3));
+    }
+    return float2(dot(quants4<T>(q.x), v0) + dot(quants4<T>(q.y), v1), dot(quants4<T>(q.z), v2) + dot(quants4<T>(q.w), v3));
 }
 
 // multiply_pieces adds the products with a piece of the staged input to the sums of 4 rows.
@@ -148,8 +207,9 @@ static inline void multiply_pieces(thread float4 &sum, thread const unit_pieces 
         PIANOLA_UNROLL
         for (uint r = 0; r < 4; r++) {
             const block_piece b = u.blocks[2 * r + h];
-            sum[r] += b.d.x * (dot(quants4<T>(b.q.x), v0) + dot(quants4<T>(b.q.y), v1));
-            sum[r] += b.d.y * (dot(quants4<T>(b.q.z), v2) + dot(quants4<T>(b.q.w), v3));
+            const float2 dots = dots_of<T>(b.q, v0, v1, v2, v3);
+            sum[r] += b.d.x * dots.x;
+            sum[r] += b.d.y * dots.y;
             if (has_minimum(T)) {
                 sum[r] += b.m.x * sum4(v0 + v1) + b.m.y * sum4(v2 + v3);
             }

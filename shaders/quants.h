@@ -76,8 +76,18 @@ static inline float half_at(device const uchar *p) { return half_bits(*(device c
 template <typename W>
 static inline W less(W q, int zero) { return ((q | PIANOLA_BYTES(128)) - PIANOLA_BYTES(uint(zero))) ^ PIANOLA_BYTES(128); }
 
-// signed4 returns four int8.
-static inline float4 signed4(uint w) { return float4(as_type<char4>(w)); }
+// signed4 returns four int8. Apple's GPUs convert integers at a quarter of the rate of other
+// instructions, and use float16 as operands of float32 instructions without converting them. There, the
+// bits of a byte, with its sign inverted, in those of 1024 make a float16 of 1152 and the int8.
+static inline float4 signed4(uint w) {
+#if defined(PIANOLA_HOST) || defined(PIANOLA_NVPTX)
+    return float4(as_type<char4>(w));
+#else
+    const half2 even = as_type<half2>((w & 0x00ff00ffu) ^ 0x64806480u) - half2(1152.0h);
+    const half2 odd = as_type<half2>((w >> 8 & 0x00ff00ffu) ^ 0x64806480u) - half2(1152.0h);
+    return float4(even.x, odd.x, even.y, odd.y);
+#endif
+}
 
 // halves_e4m3 converts two E4M3 bytes, in the low halves of two 16-bit words, to float16
 // divided by 256: the bits of E4M3 moved into a float16 have an exponent bias of 7 instead of

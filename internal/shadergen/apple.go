@@ -20,6 +20,10 @@ const (
 	joinedInclude = "#include \"constants.h\"\n#include \"" + joinedFile + "\"\n"
 )
 
+// appleResident is the number of threads that a multiprocessor has room for in Apple's configuration.
+// A thread then has 128 registers, as many as a thread of an Apple GPU.
+const appleResident = 512
+
 // appleArchitecture is the target of the PTX in Apple's configuration. On sm_90 a command may start
 // before the preceding one has ended, as in the native configuration.
 var appleArchitecture = architecture{name: "sm_90", isa: "+ptx78", number: 90, defines: []string{strings.TrimPrefix(appleDefine, "-D")}}
@@ -191,7 +195,7 @@ func (p *project) applePTX(dir string, entries func(kernel string) ([]shaders.En
 				return err
 			}
 			path := filepath.Join(dir, s.base()+"."+appleArchitecture.name+".ptx")
-			if made, err = finishPTX(made, s, path); err != nil {
+			if made, err = finishPTX(made, s, path, appleResident); err != nil {
 				return err
 			}
 			return os.WriteFile(path, made, 0o644)

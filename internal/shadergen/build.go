@@ -170,7 +170,7 @@ func (p *project) make() ([]output, error) {
 				if err := checkBegins(text, path); err != nil {
 					return err
 				}
-				outputs[i].text, err = finishPTX(text, s, path)
+				outputs[i].text, err = finishPTX(text, s, path, 0)
 				return err
 			})
 		}

@@ -138,7 +138,7 @@ func TestFinishPTX(t *testing.T) {
 	if err := checkBegins([]byte(head+"\t"+ptx.InputsReady+"\n\tret;\n}\n"), "x.ptx"); err != nil {
 		t.Error(err)
 	}
-	got, err := finishPTX([]byte(head+"\tld.global.f32 %f1, [%rd1];\n\tret;\n}\n"), s, "x.ptx")
+	got, err := finishPTX([]byte(head+"\tld.global.f32 %f1, [%rd1];\n\tret;\n}\n"), s, "x.ptx", 0)
 	if err != nil || !strings.Contains(string(got), ")\n.maxntid 256, 1, 1\n.minnctapersm 1\n{\n") {
 		t.Errorf("%v\n%s", err, got)
 	}
@@ -156,7 +156,7 @@ func TestFinishPTX(t *testing.T) {
 		"\tst.shared.v2.f32 [%rd1], {%f1};":     "",
 		"\tld.param.v2.u32 {%r1, %r2}, [%rd1];": "",
 	} {
-		_, err := finishPTX([]byte(head+line+"\n}\n"), s, "x.ptx")
+		_, err := finishPTX([]byte(head+line+"\n}\n"), s, "x.ptx", 0)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: got %v, want %q", line, err, want)
 		}

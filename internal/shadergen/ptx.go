@@ -16,10 +16,11 @@ var (
 	ptxSpaces = []string{"global", "shared", "param", "const"}
 )
 
-// finishPTX adds the thread limit of each entry, which tells the assembler how many registers
-// a thread may use. It checks that everything is inlined and that every access names its
+// finishPTX adds the thread limit of each entry, and the number of threadgroups of resident threads
+// that a multiprocessor must have room for, or one threadgroup. Both tell the assembler how many
+// registers a thread may use. It checks that everything is inlined and that every access names its
 // address space. path is the file name in errors.
-func finishPTX(text []byte, files *source, path string) ([]byte, error) {
+func finishPTX(text []byte, files *source, path string, resident int) ([]byte, error) {
 	var out bytes.Buffer
 	threads := 0
 	for i, line := range strings.Split(strings.TrimRight(string(text), "\n"), "\n") {
@@ -37,7 +38,7 @@ func finishPTX(text []byte, files *source, path string) ([]byte, error) {
 		fields := strings.Fields(line)
 		if threads > 0 && line == "{" {
 			if threads > 0 {
-				fmt.Fprintf(&out, ".maxntid %d, 1, 1\n.minnctapersm 1\n", threads)
+				fmt.Fprintf(&out, ".maxntid %d, 1, 1\n.minnctapersm %d\n", threads, max(1, resident/threads))
 			}
 			threads = 0
 		}

@@ -127,7 +127,7 @@ func passes(t *testing.T, tools *toolchain, s snippet) map[string]error {
 			got["target"] = err
 			continue
 		}
-		_, got["ptx"] = finishPTX(text, src, "snippet.ptx")
+		_, got["ptx"] = finishPTX(text, src, "snippet.ptx", 0)
 	}
 	return got
 }
