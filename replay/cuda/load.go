@@ -210,7 +210,7 @@ func (l *loader) choose() error {
 	l.instances = make([]*Instance, len(t.Cmds))
 	d.kernels = make([]kernel, len(t.Cmds))
 	err := device.EachCmd(name, t, func(i int, p *table.Program, c *table.Cmd) error {
-		if err := device.CheckBody(t, p, c, false); err != nil {
+		if err := device.CheckBody(t, p, c, d.modules.Apple); err != nil {
 			return err
 		}
 		in, err := d.modules.instance(t, c)

@@ -17,6 +17,9 @@ type Modules struct {
 	Texts        []Text
 	Instances    []Instance
 	BindingAlign uint64 // alignment of every binding's address, at most 256; 0 means no requirement
+	// Apple reports that the texts have the kernels' bodies for Apple GPUs, so that the device replays
+	// commands for these. Only measurements of those bodies use it.
+	Apple bool
 }
 
 // Text is one PTX text. Texts with the same name have the same entries.
