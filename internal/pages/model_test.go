@@ -365,7 +365,7 @@ func TestRandomOperations(t *testing.T) {
 					t.Fatalf("operation %d: %v", i, err)
 				}
 			}
-			if s := w.st.Stats(); s.Hits == 0 || s.EvictedTokens == 0 || s.Copied == 0 || s.Swapped == 0 {
+			if s := w.st.Stats(); s.Adopted == 0 || s.EvictedTokens == 0 || s.Copied == 0 || s.Swapped == 0 {
 				t.Errorf("the operations did not reach everything: %+v", s)
 			}
 			t.Logf("%+v", w.st.Stats())

@@ -74,8 +74,7 @@ type Store struct {
 
 // Stats are counts since the store was created.
 type Stats struct {
-	Hits, Misses  int // prompts that found a beginning of theirs in the prefix tree, and others
-	HitTokens     int // tokens that the hits did not have to prefill
+	Adopted       int // positions that sequences took from the prefix tree
 	EvictedTokens int // tokens of the blocks that were evicted from the prefix tree
 	Copied        int // pages copied before a write, or for the last part of a hit
 	Swapped       int // pages given up for a page of the tree with the same contents
@@ -122,6 +121,9 @@ func New(kinds []Kind) (*Store, error) {
 
 // Kinds returns the number of kinds of layers.
 func (st *Store) Kinds() int { return len(st.pools) }
+
+// Kind returns the description of a kind of layers.
+func (st *Store) Kind(kind int) Kind { return st.pools[kind].kind }
 
 // Usage returns the state of the pool of a kind.
 func (st *Store) Usage(kind int) Usage {

@@ -283,11 +283,9 @@ func (s *Sequence) Adopt(space string, tokens []int32) int {
 	m := st.Match(space, tokens)
 	gained := m.Len - s.n
 	if gained <= 0 {
-		st.stats.Misses++
 		return 0
 	}
-	st.stats.Hits++
-	st.stats.HitTokens += gained
+	st.stats.Adopted += gained
 	for kind := range st.pools {
 		for _, n := range m.path { // first, so that no page of both becomes free
 			if pg := n.pages[kind]; pg != None {

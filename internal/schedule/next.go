@@ -1,0 +1,421 @@
+package schedule
+
+import (
+	"slices"
+	"time"
+)
+
+// Row is a sequence that decodes.
+type Row struct {
+	Request *Request
+	Tokens  int // most tokens to choose
+}
+
+// Chunk is a part of a prompt.
+type Chunk struct {
+	Request  *Request
+	At, Rows int
+	Last     bool // the prompt ends here: a token is chosen
+}
+
+// Refusal is a request that is not served any more.
+type Refusal struct {
+	Request *Request
+	Err     error
+}
+
+// Step is one submission and what happened before it.
+type Step struct {
+	Decode []Row
+	Chain  int // most tokens of a row
+	Chunks []Chunk
+
+	Admitted []*Request // were given a sequence number
+	SetBack  []*Request // lost their sequence number and pages
+	Refused  []Refusal  // are not part of the scheduler any more
+
+	Bound     time.Duration // smallest bound of all requests
+	Predicted time.Duration
+}
+
+// Empty reports whether there is nothing to submit.
+func (st *Step) Empty() bool { return len(st.Decode) == 0 && len(st.Chunks) == 0 }
+
+// Next plans a submission. The sequences then have the pages that it writes. The caller must call
+// Done or Fail with the step before the next call, unless it is empty.
+func (s *Scheduler) Next(now time.Duration) *Step {
+	step := &Step{}
+	s.refuseLate(now, step)
+	s.admit(now, step)
+	step.Bound = s.bound()
+	rows, prompts := s.split()
+	alone := s.alone(rows, prompts, step.Bound)
+	if !alone {
+		s.decode(rows, len(prompts) > 0, step)
+	}
+	if s.owed = len(prompts) > 0; s.owed {
+		s.chunks(prompts, step)
+		s.owed = len(step.Chunks) == 0
+	}
+	if alone && len(step.Chunks) == 0 {
+		s.decode(rows, true, step)
+	}
+	step.drop()
+	step.Predicted = s.predict(step)
+	return step
+}
+
+// bound returns the smallest bound of all requests.
+func (s *Scheduler) bound() (least time.Duration) {
+	for _, list := range [][]*Request{s.running, s.waiting} {
+		for _, r := range list {
+			if least == 0 || r.Bound < least {
+				least = r.Bound
+			}
+		}
+	}
+	return least
+}
+
+// split returns the running requests that decode and those with a prompt, in the order of ranks.
+func (s *Scheduler) split() (rows, prompts []*Request) {
+	for _, r := range s.running {
+		if r.left() == 1 {
+			rows = append(rows, r)
+		} else {
+			prompts = append(prompts, r)
+		}
+	}
+	return rows, prompts
+}
+
+// refuseLate removes requests whose first token cannot come in time.
+func (s *Scheduler) refuseLate(now time.Duration, step *Step) {
+	for _, list := range [][]*Request{s.waiting, s.running} {
+		for _, r := range slices.Clone(list) {
+			if r.Deadline > 0 && r.Chosen == 0 && now+s.prefill(r.Sequence.Len(), r.left()) > r.Deadline {
+				s.refuse(r, ErrDeadline, step)
+			}
+		}
+	}
+}
+
+// refuse removes a request.
+func (s *Scheduler) refuse(r *Request, err error, step *Step) {
+	s.Cancel(r)
+	step.Refused = append(step.Refused, Refusal{r, err})
+}
+
+// admit gives sequence numbers to requests that wait, in the order of ranks.
+func (s *Scheduler) admit(now time.Duration, step *Step) {
+	for i := 0; i < len(s.waiting); {
+		r := s.waiting[i]
+		if s.mustWait(r) {
+			i++
+			continue
+		}
+		if !s.makeNumber(r, step) || !s.makePages(r, step) {
+			if len(s.running) > 0 {
+				return
+			}
+			s.refuse(r, ErrPages, step) // it does not fit in an empty model
+			continue
+		}
+		// Setting back may have changed the list, but only behind r.
+		s.waiting = slices.Delete(s.waiting, i, i+1)
+		s.start(r, now, step)
+	}
+}
+
+// mustWait reports whether a running request is computing the beginning of r's prompt. That request
+// then ranks at least as r.
+func (s *Scheduler) mustWait(r *Request) bool {
+	if r.Caching == Private {
+		return false
+	}
+	if v := s.c.Store.Version() + 1; r.matched != v {
+		r.matched = v
+		r.waits = s.c.Store.Match(r.Space, r.Tokens[:len(r.Tokens)-1]).Owner
+	}
+	if r.waits == nil {
+		return false
+	}
+	i := slices.IndexFunc(s.running, func(o *Request) bool { return o.Sequence == r.waits })
+	if i < 0 {
+		return false
+	}
+	if o := s.running[i]; before(r, o) < 0 {
+		o.rank = r.rank
+		slices.SortFunc(s.running, before)
+	}
+	return true
+}
+
+// makeNumber makes sure that a sequence number is free, if need be that of a request of lower
+// priority.
+func (s *Scheduler) makeNumber(r *Request, step *Step) bool {
+	return len(s.numbers) > 0 || s.displace(r, step)
+}
+
+// displace sets back the last running request if it has a lower priority than r and ranks behind it.
+func (s *Scheduler) displace(r *Request, step *Step) bool {
+	if len(s.running) == 0 {
+		return false
+	}
+	last := s.running[len(s.running)-1]
+	if last.Priority >= r.Priority || before(last, r) < 0 {
+		return false
+	}
+	s.setBack(last, step)
+	return true
+}
+
+// makePages makes sure that the pages of r's prompt are available. It takes those that the prefix
+// tree has.
+func (s *Scheduler) makePages(r *Request, step *Step) bool {
+	s.wake(r.Sequence)
+	for {
+		had := r.Sequence.Len()
+		if r.Caching != Private {
+			r.Sequence.Adopt(r.Space, r.Tokens[:len(r.Tokens)-1])
+		}
+		if s.fits(r) {
+			return true
+		}
+		if r.Sequence.Len() > had {
+			r.Sequence.Release() // a request that waits must not keep pages from those that run
+		}
+		if !s.reclaim() && !s.displace(r, step) {
+			s.rest(r.Sequence)
+			return false
+		}
+	}
+}
+
+// fits reports whether the pages of r's prompt are available, besides those that the prompts of
+// running requests still need and one for each row that decodes.
+func (s *Scheduler) fits(r *Request) bool {
+	for kind := range s.c.Store.Kinds() {
+		need := s.lacks(kind, r)
+		for _, o := range s.running {
+			need += max(1, s.lacks(kind, o))
+		}
+		if need > s.c.Store.Available(kind) {
+			return false
+		}
+	}
+	return true
+}
+
+// lacks returns the number of pages of a kind that a request still needs for its prompt.
+func (s *Scheduler) lacks(kind int, r *Request) int {
+	return min(r.Sequence.Need(kind, len(r.Tokens)), s.wants(kind, len(r.Tokens)))
+}
+
+// start makes a request run.
+func (s *Scheduler) start(r *Request, now time.Duration, step *Step) {
+	r.Number = s.numbers[len(s.numbers)-1]
+	s.numbers = s.numbers[:len(s.numbers)-1]
+	if r.state = running; r.SetBacks == 0 {
+		r.Admitted, r.Hit = now, r.Sequence.Len()
+		s.hits.count(r)
+	}
+	i, _ := slices.BinarySearchFunc(s.running, r, before)
+	s.running = slices.Insert(s.running, i, r)
+	if r.Caching != Private && r.left() > 1 {
+		r.Sequence.Claim(r.Space, r.Tokens)
+	}
+	step.Admitted = append(step.Admitted, r)
+}
+
+// alone reports whether the next submission is for prompts alone: they were left out of the last
+// one and do not fit beside the rows.
+func (s *Scheduler) alone(rows, prompts []*Request, bound time.Duration) bool {
+	if !s.owed || len(rows) == 0 || len(prompts) == 0 {
+		return false
+	}
+	r := prompts[0]
+	return s.step(rows)+s.c.Cost.Prefill(r.Sequence.Len(), min(LeastChunk, r.left())) > bound
+}
+
+// step returns the predicted time of one token of all rows.
+func (s *Scheduler) step(rows []*Request) time.Duration {
+	if len(rows) == 0 {
+		return 0
+	}
+	return s.c.Cost.Decode(len(rows), depth(rows, 0))
+}
+
+// depth returns the mean number of positions that rows see after some more tokens.
+func depth(rows []*Request, more int) int {
+	sum := 0
+	for _, r := range rows {
+		sum += len(r.Tokens)
+	}
+	return (sum+len(rows)-1)/len(rows) + more
+}
+
+// decode adds the rows to the step: one token if prompts are to be computed too, otherwise as many
+// as the bound permits.
+func (s *Scheduler) decode(rows []*Request, prompts bool, step *Step) {
+	if len(rows) == 0 {
+		return
+	}
+	step.Chain = 1
+	if !prompts {
+		step.Chain = s.chain(rows, step.Bound)
+	}
+	for step.Chain > 1 && !s.extendAll(rows, step.Chain) {
+		step.Chain /= 2 // nobody is set back for the pages of a longer chain
+	}
+	for _, r := range rows {
+		if r.state != running {
+			continue // set back for a row that ranks before it
+		}
+		n := min(step.Chain, r.Most-r.Chosen)
+		if s.extend(r, r.Sequence.Len()+n, step) {
+			step.Decode = append(step.Decode, Row{r, n})
+		}
+	}
+}
+
+// chain returns the number of tokens for which the rows take at most the bound, but at least 1.
+func (s *Scheduler) chain(rows []*Request, bound time.Duration) int {
+	most := 1
+	for _, r := range rows {
+		most = max(most, r.Most-r.Chosen)
+	}
+	if s.c.Chain > 0 {
+		most = min(most, s.c.Chain)
+	}
+	n := 1
+	for n < most && time.Duration(n+1)*s.c.Cost.Decode(len(rows), depth(rows, n)) <= bound {
+		n++
+	}
+	return n
+}
+
+// extendAll reports whether the pages for n tokens of all rows are available together.
+func (s *Scheduler) extendAll(rows []*Request, n int) bool {
+	for kind := range s.c.Store.Kinds() {
+		need := 0
+		for _, r := range rows {
+			need += r.Sequence.Need(kind, r.Sequence.Len()+min(n, r.Most-r.Chosen))
+		}
+		if need > s.c.Store.Available(kind) {
+			return false
+		}
+	}
+	return true
+}
+
+// extend makes room in a request's sequence. If pages have run out, it releases idle sequences and then
+// sets back requests that rank behind r, and in the end r itself.
+func (s *Scheduler) extend(r *Request, end int, step *Step) bool {
+	for {
+		err := r.Sequence.Extend(end)
+		if err == nil {
+			return true
+		}
+		if s.reclaim() {
+			continue
+		}
+		last := s.running[len(s.running)-1]
+		if last != r {
+			s.setBack(last, step)
+			continue
+		}
+		if len(s.running) == 1 {
+			s.refuse(r, ErrPages, step)
+		} else {
+			s.setBack(r, step)
+		}
+		return false
+	}
+}
+
+// chunks adds chunks of prompts to the step, in the order of ranks: a prompt gets rows only if all
+// before it end in the step.
+func (s *Scheduler) chunks(prompts []*Request, step *Step) {
+	budget := s.c.Budget - len(step.Decode)
+	spent := s.predict(step)
+	limit := step.Bound
+	if len(step.Decode) > 0 {
+		limit = min(limit, spent+time.Duration(float64(spent)*s.c.Share))
+	}
+	for _, r := range prompts {
+		if r.state != running {
+			continue // set back
+		}
+		first := len(step.Chunks) == 0
+		least := min(LeastChunk, r.left())
+		rows := s.rows(r, min(budget, s.c.Chunk, r.left()), limit-spent)
+		took := s.c.Cost.Prefill(r.Sequence.Len(), least)
+		// The smallest chunk is permitted beyond the share, but not beyond the bound unless it
+		// is all of the submission.
+		if rows == 0 && first && (spent+took <= step.Bound || len(step.Decode) == 0) {
+			rows = least
+		}
+		if rows == 0 {
+			return // later ones must not pass
+		}
+		at := r.Sequence.Len()
+		took = s.c.Cost.Prefill(at, rows)
+		if !s.extend(r, at+rows, step) {
+			continue
+		}
+		last := at+rows == len(r.Tokens)
+		step.Chunks = append(step.Chunks, Chunk{r, at, rows, last})
+		if !last {
+			return
+		}
+		spent, budget = spent+took, budget-rows
+	}
+}
+
+// rows returns the largest number of rows of a chunk of r that takes at most the given time: the
+// rest of the prompt or a multiple of LeastChunk, and 0 if that is too few.
+func (s *Scheduler) rows(r *Request, most int, limit time.Duration) int {
+	at := r.Sequence.Len()
+	n := most
+	if most < r.left() {
+		n = most / LeastChunk * LeastChunk
+	}
+	for n > 0 && s.c.Cost.Prefill(at, n) > limit {
+		n = (n - 1) / LeastChunk * LeastChunk
+	}
+	return n
+}
+
+// drop removes rows and chunks of requests that were set back after they had been added.
+func (st *Step) drop() {
+	st.Decode = slices.DeleteFunc(st.Decode, func(r Row) bool { return r.Request.state != running })
+	st.Chunks = slices.DeleteFunc(st.Chunks, func(c Chunk) bool { return c.Request.state != running })
+}
+
+// predict returns the predicted time of a step.
+func (s *Scheduler) predict(step *Step) (d time.Duration) {
+	if len(step.Decode) > 0 {
+		rows := make([]*Request, len(step.Decode))
+		for i, r := range step.Decode {
+			rows[i] = r.Request
+		}
+		d = time.Duration(step.Chain) * s.c.Cost.Decode(len(rows), depth(rows, step.Chain-1))
+	}
+	for _, c := range step.Chunks {
+		d += s.c.Cost.Prefill(c.At, c.Rows)
+	}
+	return d
+}
+
+// requests returns the requests of a step.
+func (st *Step) requests() []*Request {
+	var all []*Request
+	for _, r := range st.Decode {
+		all = append(all, r.Request)
+	}
+	for _, c := range st.Chunks {
+		all = append(all, c.Request)
+	}
+	return all
+}

@@ -1,0 +1,221 @@
+package schedule
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola/internal/pages"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// simple takes 2 ms and 0.1 ms for each row that decodes, and 1 ms and 0.1 ms for each row of a chunk.
+var simple = linear{2 * time.Millisecond, 100 * time.Microsecond, time.Millisecond, 100 * time.Microsecond}
+
+func simpleConfig() Config {
+	return Config{Cost: simple, Sequences: 4, Context: 2000, Chunk: 256, Queue: 8}
+}
+
+func must(t *testing.T) func(r *Request, err error) *Request {
+	return func(r *Request, err error) *Request {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+}
+
+// TestTimelines compares the decisions in several scenes with golden files.
+func TestTimelines(t *testing.T) {
+	many := pages.Kind{Name: "full", Pages: 200}
+	bound := func(d time.Duration) func(*Request) { return func(r *Request) { r.Bound = d } }
+	for _, scene := range []struct {
+		name  string
+		c     Config
+		kinds []pages.Kind
+		play  func(t *testing.T, s *sim)
+	}{
+		{"alone", simpleConfig(), []pages.Kind{many}, func(t *testing.T, s *sim) {
+			must(t)(s.add(300, 40, nil))
+		}},
+		{"a stream beside a long prompt", simpleConfig(), []pages.Kind{many}, func(t *testing.T, s *sim) {
+			must(t)(s.add(10, 30, bound(5*time.Millisecond)))
+			s.steps(t, 3)
+			must(t)(s.add(200, 4, nil))
+		}},
+		{"a wide bound", simpleConfig(), []pages.Kind{many}, func(t *testing.T, s *sim) {
+			for range 3 {
+				must(t)(s.add(10, 30, nil))
+			}
+			s.steps(t, 1)
+			must(t)(s.add(200, 4, nil))
+		}},
+		{"a common prefix", simpleConfig(), []pages.Kind{many}, func(t *testing.T, s *sim) {
+			for range 3 {
+				must(t)(s.add(120, 5, func(r *Request) {
+					for i := range 100 {
+						r.Tokens[i] = int32(i)
+					}
+				}))
+			}
+			must(t)(s.add(20, 5, nil)) // passes those that wait
+		}},
+		{"few pages", simpleConfig(), []pages.Kind{{Name: "full", Pages: 6}}, func(t *testing.T, s *sim) {
+			must(t)(s.add(100, 90, nil))
+			must(t)(s.add(60, 70, func(r *Request) { r.Priority = 1 }))
+			must(t)(s.add(60, 70, nil))
+		}},
+		{"priorities", simpleConfig(), []pages.Kind{many}, func(t *testing.T, s *sim) {
+			for range 4 {
+				must(t)(s.add(10, 20, bound(10*time.Millisecond)))
+			}
+			s.steps(t, 5)
+			must(t)(s.add(10, 5, nil))
+			must(t)(s.add(10, 5, func(r *Request) { r.Priority = 2 }))
+		}},
+		{"refused", func() Config { c := simpleConfig(); c.Sequences, c.Queue = 1, 2; return c }(), []pages.Kind{{Name: "full", Pages: 20}}, func(t *testing.T, s *sim) {
+			must(t)(s.add(100, 40, nil))
+			s.steps(t, 1)
+			must(t)(s.add(100, 40, func(r *Request) { r.Deadline = s.now + 30*time.Millisecond }))
+			must(t)(s.add(100, 2, nil))
+			var over *OverloadError
+			if _, err := s.add(100, 2, nil); !errors.As(err, &over) || over.Waiting != 2 || over.Wait <= 0 {
+				t.Errorf("the third that waits: %v", err)
+			}
+			s.steps(t, 2)
+			if _, err := s.add(1500, 2, nil); !errors.Is(err, ErrPages) {
+				t.Errorf("too long a prompt: %v", err)
+			}
+			must(t)(s.add(1200, 200, nil))
+		}},
+	} {
+		t.Run(scene.name, func(t *testing.T) {
+			s := newSim(t, scene.c, scene.kinds...)
+			scene.play(t, s)
+			s.drain(t)
+			if err := s.leaks(); err != nil {
+				t.Error(err)
+			}
+			path := filepath.Join("testdata", strings.ReplaceAll(scene.name, " ", "-")+".txt")
+			if *update {
+				if err := os.WriteFile(path, []byte(s.timeline.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := s.timeline.String(); got != string(want) {
+				t.Errorf("%s differs; go test -update rewrites it. got:\n%s", path, got)
+			}
+		})
+	}
+}
+
+func (s *sim) steps(t *testing.T, n int) {
+	t.Helper()
+	for range n {
+		if _, err := s.step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestCommonPrefixOnce checks that of 64 requests with a common beginning of 1,000 tokens that arrive
+// together, one computes it, whatever they rank.
+func TestCommonPrefixOnce(t *testing.T) {
+	c := simpleConfig()
+	c.Sequences, c.Queue = 64, 64
+	s := newSim(t, c, pages.Kind{Name: "full", Pages: 300})
+	for i := range 64 {
+		must(t)(s.add(1020, 10, func(r *Request) {
+			r.Priority = i % 3
+			for i := range 1000 {
+				r.Tokens[i] = int32(i)
+			}
+		}))
+	}
+	all := slices.Clone(s.live)
+	s.drain(t)
+	filled := 0
+	for _, r := range all {
+		filled += r.Filled
+	}
+	if want := 1020 + 63*20; filled != want {
+		t.Errorf("%d positions were prefilled, want %d", filled, want)
+	}
+	if err := s.leaks(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestInvalid checks that invalid settings, requests and outcomes are errors.
+func TestInvalid(t *testing.T) {
+	if _, err := New(Config{}); err == nil {
+		t.Error("New accepted the zero configuration")
+	}
+	s := newSim(t, simpleConfig(), pages.Kind{Name: "full", Pages: 20})
+	for what, change := range map[string]func(*Request){
+		"no tokens": func(r *Request) { r.Tokens = nil }, "too many": func(r *Request) { r.Tokens = make([]int32, 2001) },
+		"none to choose": func(r *Request) { r.Most = 0 }, "no bound": func(r *Request) { r.Bound = 0 }, "no sequence": func(r *Request) { r.Sequence = nil },
+	} {
+		if _, err := s.add(10, 1, change); err == nil {
+			t.Errorf("a request with %s was added", what)
+		}
+	}
+	r := must(t)(s.add(10, 5, nil))
+	if err := s.Add(r); err == nil {
+		t.Error("a request was added twice")
+	}
+	step := s.Next(0)
+	for _, o := range [][]Outcome{nil, {{}}, {{Tokens: []int32{1, 2}}}, {{Tokens: []int32{1}, Skipped: true}}} {
+		if _, err := s.Done(step, o); err == nil {
+			t.Errorf("the outcomes %v of a last chunk were accepted", o)
+		}
+	}
+	if _, err := s.Done(step, []Outcome{{Tokens: []int32{1}}}); err != nil {
+		t.Error(err)
+	}
+	step = s.Next(0)
+	if _, err := s.Done(step, []Outcome{{Tokens: make([]int32, 6)}}); err == nil {
+		t.Error("a row chose more tokens than it may")
+	}
+	if ended := s.Reset(); len(ended) != 1 || ended[0] != r {
+		t.Errorf("%d requests ended", len(ended))
+	}
+	if err := s.leaks(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCorrected checks that measurements of single and mixed submissions correct the predictions.
+func TestCorrected(t *testing.T) {
+	c := &Corrected{Cost: simple}
+	near := func(what string, got, want time.Duration) {
+		t.Helper()
+		if got < want*95/100 || got > want*105/100 {
+			t.Errorf("%s is %v, want about %v", what, got, want)
+		}
+	}
+	decode, prefill := simple.Decode(4, 0), simple.Prefill(0, 100)
+	near("decode before", c.Decode(4, 0), decode)
+	c.Measured(c.Decode(4, 0), 0, 3*decode)
+	near("decode after a measurement", c.Decode(4, 0), 3*decode)
+	near("prefill", c.Prefill(0, 100), prefill)
+	for range 40 {
+		c.Measured(c.Decode(4, 0), 0, 2*decode)
+		c.Measured(c.Decode(4, 0), c.Prefill(0, 100), 2*decode+prefill/2)
+	}
+	near("decode", c.Decode(4, 0), 2*decode)
+	near("prefill of mixed submissions", c.Prefill(0, 100), prefill/2)
+	c.Measured(0, 0, time.Second)
+	near("decode after nothing", c.Decode(4, 0), 2*decode)
+}
