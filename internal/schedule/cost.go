@@ -7,24 +7,38 @@ import "time"
 // goroutines at a time.
 type Corrected struct {
 	Cost
+	// Guess says that the predictions are of no use before they are corrected: until the first
+	// measurement they are so long that submissions are minimum units.
+	Guess bool
+
 	decode, prefill float64 // ratios; 0 until the first measurement
 }
 
+// caution is the ratio of a guess before its first measurement.
+const caution = 1e6
+
 // Decode implements Cost.
 func (c *Corrected) Decode(rows, depth int) time.Duration {
-	return scaled(c.Cost.Decode(rows, depth), c.decode)
+	return scaled(c.Cost.Decode(rows, depth), c.ratio(c.decode))
 }
 
 // Prefill implements Cost.
 func (c *Corrected) Prefill(position, rows int) time.Duration {
-	return scaled(c.Cost.Prefill(position, rows), c.prefill)
+	return scaled(c.Cost.Prefill(position, rows), c.ratio(c.prefill))
+}
+
+func (c *Corrected) ratio(measured float64) float64 {
+	switch {
+	case measured > 0:
+		return measured
+	case c.Guess:
+		return caution
+	}
+	return 1
 }
 
 func scaled(d time.Duration, by float64) time.Duration {
-	if by == 0 {
-		return d
-	}
-	return max(1, time.Duration(float64(d)*by))
+	return max(1, time.Duration(min(float64(d)*by, float64(24*time.Hour))))
 }
 
 // learnt is the weight of a measurement, as in the correction of the Metal device.
@@ -38,22 +52,18 @@ func (c *Corrected) Measured(decode, prefill, took time.Duration) {
 		return
 	}
 	ratio := float64(took) / float64(predicted)
-	correct(&c.decode, ratio, float64(decode)/float64(predicted))
-	correct(&c.prefill, ratio, float64(prefill)/float64(predicted))
+	c.correct(&c.decode, ratio, float64(decode)/float64(predicted))
+	c.correct(&c.prefill, ratio, float64(prefill)/float64(predicted))
 }
 
-// correct moves a ratio towards a measurement of which it was a part. The first measurement of it
-// alone replaces it.
-func correct(r *float64, ratio, part float64) {
+// correct moves a ratio towards the measured one, in which the prediction had a part. The first
+// measurement without another part replaces it.
+func (c *Corrected) correct(r *float64, ratio, part float64) {
 	switch {
 	case part == 0:
 	case *r == 0 && part == 1:
-		*r = ratio
-	default:
-		was := max(*r, 0)
-		if was == 0 {
-			was = 1
-		}
-		*r = was * (1 + learnt*part*(ratio-1))
+		*r = c.ratio(*r) * ratio
+	case *r > 0 || !c.Guess:
+		*r = c.ratio(*r) * (1 + learnt*part*(ratio-1))
 	}
 }

@@ -80,7 +80,7 @@ func (s *Scheduler) prefilled(c Chunk, o Outcome) error {
 // Fail ends the requests of a step whose submission failed. Their sequences keep the positions that
 // they had before the step.
 func (s *Scheduler) Fail(step *Step) (ended []*Request) {
-	for _, r := range step.requests() {
+	for _, r := range step.Requests() {
 		if r.state == running {
 			s.Cancel(r)
 			ended = append(ended, r)

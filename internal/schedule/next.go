@@ -36,6 +36,7 @@ type Step struct {
 
 	Bound     time.Duration // smallest bound of all requests
 	Predicted time.Duration
+	Decoding  time.Duration // part of Predicted for the rows
 }
 
 // Empty reports whether there is nothing to submit.
@@ -60,8 +61,8 @@ func (s *Scheduler) Next(now time.Duration) *Step {
 	if alone && len(step.Chunks) == 0 {
 		s.decode(rows, true, step)
 	}
-	step.drop()
-	step.Predicted = s.predict(step)
+	step.Prune()
+	step.Predicted, step.Decoding = s.predict(step)
 	return step
 }
 
@@ -338,7 +339,7 @@ func (s *Scheduler) extend(r *Request, end int, step *Step) bool {
 // before it end in the step.
 func (s *Scheduler) chunks(prompts []*Request, step *Step) {
 	budget := s.c.Budget - len(step.Decode)
-	spent := s.predict(step)
+	spent, _ := s.predict(step)
 	limit := step.Bound
 	if len(step.Decode) > 0 {
 		limit = min(limit, spent+time.Duration(float64(spent)*s.c.Share))
@@ -387,29 +388,31 @@ func (s *Scheduler) rows(r *Request, most int, limit time.Duration) int {
 	return n
 }
 
-// drop removes rows and chunks of requests that were set back after they had been added.
-func (st *Step) drop() {
+// Prune removes the rows and chunks of requests that do not run any more, because they were set back
+// or cancelled after they had been added.
+func (st *Step) Prune() {
 	st.Decode = slices.DeleteFunc(st.Decode, func(r Row) bool { return r.Request.state != running })
 	st.Chunks = slices.DeleteFunc(st.Chunks, func(c Chunk) bool { return c.Request.state != running })
 }
 
-// predict returns the predicted time of a step.
-func (s *Scheduler) predict(step *Step) (d time.Duration) {
+// predict returns the predicted time of a step and the part of it for the rows.
+func (s *Scheduler) predict(step *Step) (all, rows time.Duration) {
 	if len(step.Decode) > 0 {
-		rows := make([]*Request, len(step.Decode))
+		list := make([]*Request, len(step.Decode))
 		for i, r := range step.Decode {
-			rows[i] = r.Request
+			list[i] = r.Request
 		}
-		d = time.Duration(step.Chain) * s.c.Cost.Decode(len(rows), depth(rows, step.Chain-1))
+		rows = time.Duration(step.Chain) * s.c.Cost.Decode(len(list), depth(list, step.Chain-1))
 	}
+	all = rows
 	for _, c := range step.Chunks {
-		d += s.c.Cost.Prefill(c.At, c.Rows)
+		all += s.c.Cost.Prefill(c.At, c.Rows)
 	}
-	return d
+	return all, rows
 }
 
-// requests returns the requests of a step.
-func (st *Step) requests() []*Request {
+// Requests returns the requests of the rows and then those of the chunks.
+func (st *Step) Requests() []*Request {
 	var all []*Request
 	for _, r := range st.Decode {
 		all = append(all, r.Request)

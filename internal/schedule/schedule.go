@@ -86,7 +86,7 @@ type Config struct {
 	Budget int
 	// Chain is the largest number of tokens of a row in a submission; 0 means that bounds decide.
 	Chain int
-	// Queue is the largest number of requests that wait for their first admission.
+	// Queue is the largest number of requests that wait because no sequence number is free.
 	Queue int
 	// Age is the time of waiting that a level of priority is worth; 0 means DefaultAge.
 	Age time.Duration
@@ -120,6 +120,7 @@ type Request struct {
 	Most     int           // number of tokens to choose, at least 1
 	Bound    time.Duration // bound of the time of submissions
 	Priority int           // larger ones rank first
+	Resumed  bool          // the request continues an earlier one: it is not refused because many wait
 	Arrival  time.Duration // times are since any fixed moment
 	Deadline time.Duration // of the first token; 0 means none
 
@@ -214,13 +215,16 @@ type Load struct{ Running, Waiting int }
 // Load returns the number of requests.
 func (s *Scheduler) Load() Load { return Load{len(s.running), len(s.waiting)} }
 
+// Running returns the requests that run, in the order of ranks. The list is valid until the next call.
+func (s *Scheduler) Running() []*Request { return s.running }
+
 // Add adds a request. The error is an *OverloadError, ErrPages or ErrDeadline, or says that the
 // request is invalid; the request is then not added.
 func (s *Scheduler) Add(r *Request) error {
 	if n := len(r.Tokens); r.state != absent || r.Sequence == nil || n < 1 || n > s.c.Context || r.Sequence.Len() >= n || r.Most < 1 || r.Bound <= 0 {
 		return fmt.Errorf("schedule: invalid request %d: %d tokens in a context of %d, %d to choose, bound %v", r.ID, n, s.c.Context, r.Most, r.Bound)
 	}
-	if len(s.waiting) >= s.c.Queue {
+	if len(s.waiting) >= s.c.Queue+len(s.numbers) && !r.Resumed {
 		return &OverloadError{len(s.waiting), s.c.Queue, s.backlog()}
 	}
 	for kind := range s.c.Store.Kinds() {

@@ -126,7 +126,7 @@ func (s *sim) step() (*Step, error) {
 	}
 	s.now += step.Predicted
 	ended, err := s.Done(step, outcomes)
-	for _, r := range step.requests() {
+	for _, r := range step.Requests() {
 		if r.Chosen > 0 && s.first[r] == 0 {
 			s.first[r] = s.now
 		}
@@ -206,7 +206,7 @@ func (s *sim) checkStep(step *Step) error {
 		}
 	}
 	seen := map[int]bool{}
-	for _, r := range step.requests() {
+	for _, r := range step.Requests() {
 		if r.Number < 0 || r.Number >= s.c.Sequences || seen[r.Number] {
 			return fmt.Errorf("request %d has the number %d", r.ID, r.Number)
 		}

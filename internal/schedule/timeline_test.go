@@ -219,3 +219,34 @@ func TestCorrected(t *testing.T) {
 	c.Measured(0, 0, time.Second)
 	near("decode after nothing", c.Decode(4, 0), 2*decode)
 }
+
+// TestGuess checks that predictions that are guesses make minimum units until they are measured.
+func TestGuess(t *testing.T) {
+	c := &Corrected{Cost: simple, Guess: true}
+	config := simpleConfig()
+	config.Cost = c
+	s := newSim(t, config, pages.Kind{Name: "full", Pages: 20})
+	must(t)(s.add(100, 100, nil))
+	for i, want := range []struct{ chain, rows int }{{0, 16}, {0, 84}, {1, 0}, {23, 0}} {
+		step := s.Next(0)
+		rows := 0
+		for _, c := range step.Chunks {
+			rows += c.Rows
+		}
+		if step.Chain != want.chain || rows != want.rows {
+			t.Errorf("step %d: chain %d and %d rows, want %d and %d", i, step.Chain, rows, want.chain, want.rows)
+		}
+		outcome := Outcome{}
+		if len(step.Decode) > 0 || step.Chunks[0].Last {
+			outcome.Tokens = make([]int32, max(1, step.Chain))
+		}
+		took := time.Duration(step.Chain) * simple.Decode(1, 100)
+		if rows > 0 {
+			took = simple.Prefill(step.Chunks[0].At, rows)
+		}
+		c.Measured(step.Decoding, step.Predicted-step.Decoding, took)
+		if _, err := s.Done(step, []Outcome{outcome}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
