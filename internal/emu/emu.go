@@ -52,7 +52,8 @@ type Dispatch struct {
 	Buffers [decl.MaxBindings][]byte
 	Params  [decl.ParamBytes]byte
 	Second  [decl.SecondBytes]byte
-	Step    [table.StepSize]byte // replaced by Run
+	Step    [table.StepSize]byte // the step record, replaced by Run
+	Behind  []byte               // the rest of the step block, replaced by Run
 
 	Counts Counts // set by Run if the emulator was built with Options.Count
 }
@@ -314,7 +315,7 @@ func (p *Program) exchange(d *Dispatch) error {
 			sizes[i] = ^uint64(0)
 		}
 	}
-	for _, v := range []any{uint32(len(d.Kernel)), []byte(d.Kernel), d.Grid, d.Threads, d.TGMem, uint32(d.Order), d.Specs, d.Seed, sizes, d.Params, d.Second, d.Step} {
+	for _, v := range []any{uint32(len(d.Kernel)), []byte(d.Kernel), d.Grid, d.Threads, d.TGMem, uint32(d.Order), d.Specs, d.Seed, sizes, uint64(len(d.Step) + len(d.Behind)), d.Params, d.Second, d.Step, d.Behind} {
 		if err := binary.Write(&head, binary.LittleEndian, v); err != nil {
 			return err
 		}
@@ -343,8 +344,13 @@ func (p *Program) exchange(d *Dispatch) error {
 			return err
 		}
 	}
-	if _, err := io.ReadFull(p.out, d.Step[:]); err != nil || !p.count {
-		return err
+	for _, b := range [][]byte{d.Step[:], d.Behind} {
+		if _, err := io.ReadFull(p.out, b); err != nil {
+			return err
+		}
+	}
+	if !p.count {
+		return nil
 	}
 	return binary.Read(p.out, binary.LittleEndian, &d.Counts)
 }

@@ -3,8 +3,8 @@
 // standard output:
 //
 //	request  uint32 length of the name, then the name
-//	         uint32 grid[3], threads, tgmem, order, specs[8]; uint64 seed, sizes[8]
-//	         64 bytes of parameters, 16 secondary bytes, 64 bytes of the step block
+//	         uint32 grid[3], threads, tgmem, order, specs[8]; uint64 seed, sizes[8], size of the step block
+//	         64 bytes of parameters, 16 secondary bytes, the step block
 //	         the buffers, one after another; size ~0 marks an absent buffer
 //	answer   uint32 0, the buffers and the step block; if it counts, pianola_counts
 //	         or uint32 n > 0 and an error message of n bytes
@@ -20,7 +20,7 @@
 namespace {
 struct Header {
     uint32_t grid[3], threads, tgmem, order, specs[8];
-    uint64_t seed, sizes[8];
+    uint64_t seed, sizes[8], step;
 };
 constexpr uint64_t absent = ~0ull;
 
@@ -44,8 +44,8 @@ bool serve() {
     Header h;
     if (length >= sizeof name || !get(name, length) || !get(&h, sizeof h)) exit(2);
     name[length] = 0;
-    void *params = block(pianola_param_bytes), *second = block(pianola_second_bytes), *step = block(pianola_step_bytes);
-    if (!get(params, pianola_param_bytes) || !get(second, pianola_second_bytes) || !get(step, pianola_step_bytes)) exit(2);
+    void *params = block(pianola_param_bytes), *second = block(pianola_second_bytes), *step = block(h.step);
+    if (h.step < pianola_step_bytes || !get(params, pianola_param_bytes) || !get(second, pianola_second_bytes) || !get(step, h.step)) exit(2);
     void *buffers[pianola_buffers] = {};
     unsigned long sizes[pianola_buffers] = {};
     for (int i = 0; i < pianola_buffers; i++) {
@@ -63,7 +63,7 @@ bool serve() {
         for (int i = 0; i < pianola_buffers; i++) {
             if (buffers[i]) put(buffers[i], sizes[i]);
         }
-        put(step, pianola_step_bytes);
+        put(step, h.step);
 #if defined(PIANOLA_COUNT)
         put(&pianola_counted, sizeof pianola_counted);
 #endif
