@@ -140,6 +140,9 @@ type Chip struct {
 	// 32, and 0 on a device for which the program is not worth its memory. It needs GEMMHalves. On a
 	// CUDA device, the program's products read W once (gemm_few).
 	PrefillFew int `json:"prefill_few"`
+	// BatchRows are the numbers of rows that batch programs are compiled for, in ascending order. On a
+	// CPU one number is enough, because its kernels compute only the active rows.
+	BatchRows []int `json:"batch_rows"`
 
 	Fuse    Fuse    `json:"fuse"`
 	ChainMS float64 `json:"chain_ms"` // longest duration of a chain in milliseconds
@@ -439,6 +442,14 @@ func (c *Chip) checkProducts() error {
 	case c.Fuse.SiLUDownChunk && !c.Fuse.SiLUDown:
 		return errors.New("fuse: silu_down_chunk: needs silu_down")
 	}
+	for i, n := range c.BatchRows {
+		if n < 1 || n > maxRows || i > 0 && n <= c.BatchRows[i-1] {
+			return fmt.Errorf("batch_rows: %v are not ascending numbers from 1 to %d", c.BatchRows, maxRows)
+		}
+	}
+	if len(c.BatchRows) == 0 {
+		return errors.New("batch_rows: is empty")
+	}
 	if err := c.checkHalves(); err != nil {
 		return err
 	}
@@ -544,6 +555,9 @@ func (c *Chip) Fingerprint() [32]byte {
 		uint64(c.PrefillChunk), uint64(c.GEMMHalves), uint64(c.PrefillFew), uint64(c.LogitsRows), uint64(c.SplitContext), uint64(c.SplitSpan), uint64(c.ArgmaxPart),
 	} {
 		b = binary.LittleEndian.AppendUint64(b, n)
+	}
+	for _, n := range c.BatchRows {
+		b = binary.LittleEndian.AppendUint64(b, uint64(n))
 	}
 	f := &c.Fuse
 	for _, flag := range []bool{

@@ -63,6 +63,12 @@ type Options struct {
 	// Draft is the largest number of tokens in a draft, at most table.MaxDraft. If it is not
 	// 0, the program verify is added.
 	Draft int
+
+	// Sequences is the number of sequences of a pooled table, which decodes rows of many sequences
+	// at once and implies Batching; 0 compiles a table whose sessions have a state of their own.
+	// Pages is the number of pages of 64 positions of each layer's K and V. 0 means as many as all
+	// sequences have with a full context.
+	Sequences, Pages int
 }
 
 // names returns the options that differ from their defaults, as text for the table's header.
@@ -89,6 +95,15 @@ func (o Options) names() string {
 		names = append(names, fmt.Sprintf("kv-sinks=%d kv-window=%d", o.KVSinks, o.KVWindow))
 	}
 	return strings.Join(names, " ")
+}
+
+// names returns the words of the options and of the pools, for the table's header.
+func (s *state) names() string {
+	names := s.in.Options.names()
+	if s.pool != nil {
+		names = strings.TrimPrefix(names+" "+s.pool.Words(), " ")
+	}
+	return names
 }
 
 // kv returns the constant of package decl for the element type KV.
@@ -225,6 +240,9 @@ func newState(in Input) (*state, error) {
 	}
 	s := &state{in: in, cfg: cfg, kv: kind, byName: map[string]*weight{}}
 	s.in.Options.Context = ctx
+	if err := s.planPool(); err != nil {
+		return nil, err
+	}
 	h := table.Header{
 		Arch: cfg.Arch, Model: cfg.Name, Chip: in.Chip.Name, Device: in.Chip.Device,
 		Vocab: uint32(cfg.Vocab), Width: uint32(cfg.Width), Layers: uint32(cfg.Layers),
@@ -234,7 +252,7 @@ func newState(in Input) (*state, error) {
 	if in.Options.AllLogits {
 		h.LogitsRows = min(uint32(in.Chip.LogitsRows), h.Chunk)
 	}
-	h.Options = in.Options.names()
+	h.Options = s.names()
 	s.t = &table.Table{Header: h}
 	return s, s.planSlots(stages)
 }
@@ -244,25 +262,29 @@ func newState(in Input) (*state, error) {
 func (s *state) planSlots(stages []uint32) error {
 	h := &s.t.Header
 	ctx, vocab, width := uint64(h.Context), s.cfg.Vocab, s.cfg.Width
-	logitsRows := max(int(h.LogitsRows), 1+s.in.Options.Draft)
-	s.tokens = s.slot("tokens", table.SlotTokens, table.ScopeSession, (ctx+1)*4)
+	each, step := uint64(1), uint64(table.StepSize)
+	if s.pool != nil {
+		each, step = uint64(s.pool.Sequences), s.pool.Size()
+	}
+	logitsRows := max(int(h.LogitsRows), 1+s.in.Options.Draft, s.batchRows())
+	s.tokens = s.slot("tokens", table.SlotTokens, table.ScopeSession, each*(ctx+1)*4)
 	s.logits = s.slot("logits", table.SlotLogits, table.ScopeSession, uint64(logitsRows)*uint64(vocab)*4)
 	s.logits.width, s.logits.rows = vocab, logitsRows
-	s.stops = s.slot("stops", table.SlotStops, table.ScopeSession, uint64(1+MaxStops)*4)
-	s.slot("step", table.SlotStep, table.ScopeSession, table.StepSize)
+	s.stops = s.slot("stops", table.SlotStops, table.ScopeSession, each*uint64(1+MaxStops)*4)
+	s.slot("step", table.SlotStep, table.ScopeSession, step)
 	if s.in.Options.Hidden {
 		s.hidden = s.slot("hidden", table.SlotHidden, table.ScopeSession, uint64(h.Chunk)*uint64(width)*4)
 		s.hidden.width, s.hidden.rows = width, int(h.Chunk)
 	}
 	if stages != nil {
 		s.stages = stages[1:] // stages[0] is the penalties
-		s.sampler = s.slot("sampler", table.SlotSampler, table.ScopeSession, sampler.Size)
+		s.sampler = s.slot("sampler", table.SlotSampler, table.ScopeSession, each*sampler.Size)
 	}
 	if s.in.Options.LogProbs {
 		if stages == nil {
 			return &SamplerError{s.in.Options.Sampler, "log-probabilities need a sampler"}
 		}
-		s.ranks = s.slot("ranks", table.SlotRanks, table.ScopeSession, sampler.RanksSize)
+		s.ranks = s.slot("ranks", table.SlotRanks, table.ScopeSession, each*sampler.RanksSize)
 	}
 	return nil
 }

@@ -60,6 +60,11 @@ func (s *state) graph() error {
 			return err
 		}
 	}
+	if s.pool != nil {
+		if err := s.batches(); err != nil {
+			return err
+		}
+	}
 	if s.sampler == nil {
 		return nil
 	}
@@ -106,6 +111,9 @@ func (s *state) planKV() {
 			l.cap = min(ctx, l.sinks+l.window+chunk+s.draftRows())
 			// The rows of a chunk must not overwrite the sinks.
 			l.cap = max(l.cap, l.sinks+max(chunk, s.draftRows()))
+		}
+		if s.pool != nil {
+			s.planPages(l)
 		}
 		size := uint64(s.cfg.KVHeads) * uint64(l.cap) * decl.KVRowBytes(s.kv, s.cfg.HeadDim)
 		l.k = s.slot(fmt.Sprintf("kv.%d.k", i), table.SlotKV, table.ScopeSession, size)

@@ -7,6 +7,7 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
@@ -102,9 +103,10 @@ type program struct {
 // layerPlan holds the plan of one layer.
 type layerPlan struct {
 	index  int
-	cap    int // rows of the KV cache
-	window int // number of last positions that a row sees; 0 means all
-	sinks  int // number of attention sinks
+	cap    int    // rows of the KV cache
+	window int    // number of last positions that a row sees; 0 means all
+	sinks  int    // number of attention sinks
+	tables uint32 // offset of the layer's page tables in the step block of a pooled table
 	k, v   *value
 	config arch.Layer
 }
@@ -119,6 +121,9 @@ type state struct {
 	programs []*program
 	weights  []*weight          // in order of first use
 	byName   map[string]*weight // by name, so that tied matrices share a slot
+
+	pool  *sequence.Layout // of a pooled table, or nil
+	kinds []poolKind       // kinds of layers of a pooled table
 
 	tokens, logits, stops *value
 

@@ -26,8 +26,29 @@ func (a argmaxArgs) lower(l *lowering) {
 		count = a.parts
 	}
 	l.flag(kernels.ArgmaxSpecParts, a.parts > 0)
-	kernels.ArgmaxParams{N: uint32(count), Ring: l.ring(), MaxStops: l.s.t.Header.MaxStops}.Put(&l.cmd)
+	kernels.ArgmaxParams{N: uint32(count), Ring: l.ring(), MaxStops: l.s.t.Header.MaxStops, Pool: l.pooled()}.Put(&l.cmd)
+	l.set(kernels.ArgmaxSpecSequences, l.sequences())
 	l.patch(table.PatchArgmax, decl.SecondIndex)
+}
+
+// chooseArgs holds the arguments of choose, which chooses a token for each row of a batch from the best
+// tokens in[0] of the parts of the vocabulary, and advances the row records. in[1] is the stops, out[0]
+// the token rings.
+type chooseArgs struct {
+	unweighted
+	parts int
+}
+
+func (chooseArgs) kernel() decl.ID    { return kernels.Choose }
+func (a chooseArgs) describe() string { return describeSplits(a.parts) }
+
+func (a chooseArgs) lower(l *lowering) {
+	l.bind(kernels.ChooseBindBest, l.n.in[0])
+	l.bind(kernels.ChooseBindStops, l.n.in[1])
+	l.bind(kernels.ChooseBindTokens, l.n.out[0])
+	l.set(kernels.ChooseSpecSequences, l.sequences())
+	kernels.ChooseParams{Parts: uint32(a.parts), Ring: l.ring(), MaxStops: l.s.t.Header.MaxStops, Pool: l.pooled()}.Put(&l.cmd)
+	l.patch(table.PatchNone, 0)
 }
 
 // argmaxPartArgs holds the arguments of argmax_part: out[0] becomes the best token of each

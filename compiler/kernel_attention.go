@@ -46,12 +46,15 @@ func (a attentionArgs) lower(l *lowering) {
 		l.set(kernels.AttnSpecLayout, l.ropeLayout())
 		half = a.half
 	}
+	tables, entries := l.pages()
 	kernels.AttnParams{
 		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads), QStride: stride(n.in[0]), Cap: uint32(n.layer.cap),
 		Window: uint32(a.window), Span: l.span(a.splits), Splits: uint32(a.splits), Scale: a.scale,
 		HeadGroup: uint32(a.group(l)), First: uint32(n.layer.sinks), Half: uint32(half), SoftCap: a.softCap,
+		Tables: tables, Table: entries, Pool: l.pooled(),
 	}.Put(&l.cmd)
-	l.patch(table.PatchKVLen, decl.SecondKVLen)
+	l.set(kernels.AttnSpecSequences, l.sequences())
+	l.place(table.PatchKVLen, decl.SecondKVLen)
 }
 
 // group returns the number of heads that a threadgroup computes. It divides heads that share K and V

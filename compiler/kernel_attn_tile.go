@@ -121,9 +121,12 @@ func (a attnTileArgs) lower(l *lowering) {
 	l.set(kernels.AttnTileSpecKV, l.s.kv)
 	l.flag(kernels.AttnTileSpecLearned, a.learned != nil)
 	l.set(kernels.AttnTileSpecAct, a.act)
+	tables, entries := l.pages()
 	kernels.AttnTileParams{
 		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads), QStride: stride(n.in[0]), Cap: uint32(n.layer.cap),
 		Window: uint32(a.window), Scale: a.scale, SoftCap: a.softCap, Units: uint32(a.shape.units), Slots: uint32(a.shape.slots),
+		Tables: tables, Table: entries, Pool: l.pooled(),
 	}.Put(&l.cmd)
-	l.patch(table.PatchKVLen, decl.SecondKVLen)
+	l.set(kernels.AttnTileSpecSequences, l.sequences())
+	l.place(table.PatchKVLen, decl.SecondKVLen)
 }

@@ -21,6 +21,7 @@ func (a embedArgs) lower(l *lowering) {
 	l.bind(kernels.EmbedBindOut, l.n.out[0])
 	l.set(kernels.EmbedSpecWType, uint32(a.w.typ))
 	l.set(kernels.EmbedSpecWeights, uint32(a.w.layout))
-	kernels.EmbedParams{N: uint32(a.w.cols), Vocab: uint32(a.w.rows), Ring: l.ring(), Scale: a.scale}.Put(&l.cmd)
-	l.patch(table.PatchToken, decl.SecondIndex)
+	kernels.EmbedParams{N: uint32(a.w.cols), Vocab: uint32(a.w.rows), Ring: l.ring(), Scale: a.scale, Pool: l.pooled()}.Put(&l.cmd)
+	l.set(kernels.EmbedSpecSequences, l.sequences())
+	l.place(table.PatchToken, decl.SecondIndex)
 }

@@ -25,7 +25,8 @@ func (a anglesArgs) lower(l *lowering) {
 	l.bind(kernels.RoPEAnglesBindOut, l.n.out[0])
 	l.flag(kernels.RoPEAnglesSpecFactors, a.factors != nil)
 	kernels.RoPEAnglesParams{Half: uint32(a.half), AttnFactor: a.factor, Still: uint32(a.still)}.Put(&l.cmd)
-	l.patch(table.PatchPosition, decl.SecondIndex)
+	l.set(kernels.RoPEAnglesSpecSequences, l.sequences())
+	l.place(table.PatchPosition, decl.SecondIndex)
 }
 
 // ropeArgs holds the arguments of rope, which rotates the heads of out[0] by the angles
@@ -63,10 +64,13 @@ func (a kvWriteArgs) lower(l *lowering) {
 	l.bind(kernels.KVWriteBindVCache, l.n.out[1])
 	l.set(kernels.KVWriteSpecHeadDim, l.headDim())
 	l.set(kernels.KVWriteSpecKV, l.s.kv)
+	tables, entries := l.pages()
 	kernels.KVWriteParams{
-		KVHeads: uint32(a.kvHeads), KStride: stride(k), VStride: stride(v), Cap: uint32(layer.cap), First: uint32(layer.sinks),
+		KVHeads: uint32(a.kvHeads), KStride: stride(k), VStride: stride(v), Cap: uint32(layer.cap), First: layer.first(),
+		Tables: tables, Table: entries, Pool: l.pooled(),
 	}.Put(&l.cmd)
-	l.patch(table.PatchKVLen, decl.SecondKVLen)
+	l.set(kernels.KVWriteSpecSequences, l.sequences())
+	l.place(table.PatchKVLen, decl.SecondKVLen)
 }
 
 // ropeKVArgs holds the arguments of qk_rope_kv, which fuses QK norm, RoPE and KV write. in is Q, K, V
@@ -104,11 +108,14 @@ func (a ropeKVArgs) lower(l *lowering) {
 	l.set(kernels.QKRoPEKVSpecLayout, l.ropeLayout())
 	l.flag(kernels.QKRoPEKVSpecQKNorm, a.norm != nil)
 	l.set(kernels.QKRoPEKVSpecKV, l.s.kv)
+	tables, entries := l.pages()
 	kernels.QKRoPEKVParams{
 		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads),
 		QStride: stride(n.in[0]), KStride: stride(n.in[1]), VStride: stride(n.in[2]),
-		Half: uint32(a.half), Cap: uint32(n.layer.cap), Eps: a.eps, First: uint32(n.layer.sinks),
+		Half: uint32(a.half), Cap: uint32(n.layer.cap), Eps: a.eps, First: n.layer.first(),
 		HeadGroup: uint32(a.group(l)),
+		Tables:    tables, Table: entries, Pool: l.pooled(),
 	}.Put(&l.cmd)
-	l.patch(table.PatchKVLen, decl.SecondKVLen)
+	l.set(kernels.QKRoPEKVSpecSequences, l.sequences())
+	l.place(table.PatchKVLen, decl.SecondKVLen)
 }

@@ -23,8 +23,9 @@ func (sampleAdjustArgs) lower(l *lowering) {
 	l.bind(kernels.SampleAdjustBindSettings, l.n.in[2])
 	l.bind(kernels.SampleAdjustBindKeys, l.n.out[0])
 	l.bind(kernels.SampleAdjustBindLargest, l.n.out[1])
-	kernels.SampleAdjustParams{N: l.vocab(), Part: uint32(l.s.samplePart()), Ring: l.ring(), MaxBias: sampler.MaxBias}.Put(&l.cmd)
-	l.patch(table.PatchToken, decl.SecondIndex)
+	kernels.SampleAdjustParams{N: l.vocab(), Part: uint32(l.s.samplePart()), Ring: l.ring(), MaxBias: sampler.MaxBias, Pool: l.pooled(), Stride: l.settingsStride()}.Put(&l.cmd)
+	l.set(kernels.SampleAdjustSpecSequences, l.sequences())
+	l.place(table.PatchToken, decl.SecondIndex)
 }
 
 // sampleFilterArgs holds the arguments of sample_filter. in is the keys, the largest key of each part
@@ -48,7 +49,8 @@ func (sampleFilterArgs) lower(l *lowering) {
 	l.bind(kernels.SampleFilterBindSettings, l.n.in[2])
 	l.bind(kernels.SampleFilterBindLimit, l.n.out[0])
 	copy(l.spec.Values[kernels.SampleFilterSpecStage1:], l.s.stages)
-	kernels.SampleFilterParams{N: l.vocab(), Part: uint32(l.s.samplePart())}.Put(&l.cmd)
+	kernels.SampleFilterParams{N: l.vocab(), Part: uint32(l.s.samplePart()), Pool: l.pooled(), Stride: l.settingsStride()}.Put(&l.cmd)
+	l.set(kernels.SampleFilterSpecSequences, l.sequences())
 }
 
 // sampleDrawArgs holds the arguments of sample_draw. in is the keys, their limit and the settings.
@@ -66,8 +68,9 @@ func (sampleDrawArgs) lower(l *lowering) {
 	l.bind(kernels.SampleDrawBindLimit, l.n.in[1])
 	l.bind(kernels.SampleDrawBindSettings, l.n.in[2])
 	l.bind(kernels.SampleDrawBindOut, l.n.out[0])
-	kernels.SampleDrawParams{N: l.vocab(), Part: uint32(l.s.drawPart())}.Put(&l.cmd)
-	l.patch(table.PatchToken, decl.SecondIndex)
+	kernels.SampleDrawParams{N: l.vocab(), Part: uint32(l.s.drawPart()), Pool: l.pooled(), Stride: l.settingsStride()}.Put(&l.cmd)
+	l.set(kernels.SampleDrawSpecSequences, l.sequences())
+	l.place(table.PatchToken, decl.SecondIndex)
 }
 
 // rankPartArgs holds the arguments of rank_part. in is the logits and the settings. out[0] becomes the
@@ -80,7 +83,8 @@ func (rankPartArgs) lower(l *lowering) {
 	l.bind(kernels.RankPartBindLogits, l.n.in[0])
 	l.bind(kernels.RankPartBindSettings, l.n.in[1])
 	l.bind(kernels.RankPartBindOut, l.n.out[0])
-	kernels.RankPartParams{N: l.vocab(), Part: uint32(l.s.rankPart())}.Put(&l.cmd)
+	kernels.RankPartParams{N: l.vocab(), Part: uint32(l.s.rankPart()), Pool: l.pooled(), Stride: l.settingsStride()}.Put(&l.cmd)
+	l.set(kernels.RankPartSpecSequences, l.sequences())
 }
 
 // rankArgs holds the arguments of rank. in is the logits, the most probable tokens of each part, the
@@ -99,6 +103,15 @@ func (a rankArgs) lower(l *lowering) {
 	l.bind(kernels.RankBindDrawn, l.n.in[2])
 	l.bind(kernels.RankBindSettings, l.n.in[3])
 	l.bind(kernels.RankBindRanks, l.n.out[0])
-	kernels.RankParams{N: l.vocab(), Part: uint32(l.s.rankPart()), Pairs: uint32(a.pairs), Entries: sampler.RankEntries}.Put(&l.cmd)
-	l.patch(table.PatchToken, decl.SecondIndex)
+	kernels.RankParams{N: l.vocab(), Part: uint32(l.s.rankPart()), Pairs: uint32(a.pairs), Entries: sampler.RankEntries, Pool: l.pooled(), Stride: l.settingsStride()}.Put(&l.cmd)
+	l.set(kernels.RankSpecSequences, l.sequences())
+	l.place(table.PatchToken, decl.SecondIndex)
+}
+
+// settingsStride returns the bytes from one sequence's settings to the next, or 0 without a pool.
+func (l *lowering) settingsStride() uint32 {
+	if l.s.pool == nil {
+		return 0
+	}
+	return sampler.Size
 }

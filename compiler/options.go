@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -36,6 +37,12 @@ func OptionsOf(t *table.Table) (Options, error) {
 			o.Batching = true
 		case "sampler":
 			o.Sampler = value
+		case "sequences":
+			o.Sequences = number()
+		case "pages":
+			o.Pages = number()
+		case "rows", "kinds":
+			// They follow from the model, the chip and the number of sequences.
 		case "draft":
 			o.Draft = number()
 		case "kv":
@@ -48,7 +55,11 @@ func OptionsOf(t *table.Table) (Options, error) {
 			return Options{}, fmt.Errorf("compiler: the table's header has an unknown option %.40q", word)
 		}
 	}
-	if o.names() != h.Options {
+	words := o.names()
+	if l, ok := sequence.Of(h.Options, int(h.Context)); ok {
+		words = strings.TrimPrefix(words+" "+l.Words(), " ")
+	}
+	if words != h.Options {
 		return Options{}, fmt.Errorf("compiler: the table's header has invalid options %.80q", h.Options)
 	}
 	return o, nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/sampler"
+	"github.com/pianola-engine/pianola/table"
 )
 
 // samplerPresets are the stage orders of other engines, the default first. All of them apply the
@@ -126,7 +127,11 @@ func (s *state) ranked(p *program) {
 
 // choose emits the command that chooses a token from the candidates that draw returns.
 func (s *state) choose(p *program, drawn *value) {
-	p.emit(spot{role: roleSampleChoose}, argmaxArgs{parts: drawn.width / 2}, []operand{drawn.all(), s.stops.all()}, s.tokens.all())
+	var a args = argmaxArgs{parts: drawn.width / 2}
+	if p.flags.Has(table.FlagBatch) {
+		a = chooseArgs{parts: drawn.width / 2}
+	}
+	p.emit(spot{role: roleSampleChoose}, a, []operand{drawn.all(), s.stops.all()}, s.tokens.all())
 }
 
 // draw emits the commands of the sampler before the choice, and returns the best token

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -72,6 +73,9 @@ type programs struct {
 	decode, prefill, prefillFew, head, logits, hidden, verify int
 	sample, sampleHead, ranked, rankedHead                    int
 }
+
+// errPooled is returned for a pooled table, whose state belongs to sequences and not to sessions.
+var errPooled = errors.New("replay: sessions cannot replay a table for many sequences")
 
 // find sets the indices. Each program must have the flags that its use relies on.
 func (p *programs) find(t *table.Table) error {
@@ -151,6 +155,9 @@ func Load(ctx context.Context, dev Device, t *table.Table, src Source, o LoadOpt
 	m.fingerprint = sync.OnceValues(t.Fingerprint)
 	if err := m.programs.find(t); err != nil {
 		return nil, err
+	}
+	if _, pooled := sequence.Of(t.Header.Options, int(t.Header.Context)); pooled {
+		return nil, errPooled
 	}
 	// The device has validated the table. The code below relies on it.
 	if err = dev.Load(ctx, t, src, o); err != nil {

@@ -52,6 +52,7 @@
 #define PIANOLA_KERNEL_EXPERT_ROWS 36
 #define PIANOLA_KERNEL_EXPERT_HALVES 37
 #define PIANOLA_KERNEL_EXPERT_GEMM 38
+#define PIANOLA_KERNEL_CHOOSE 39
 
 // Numbers of function constants, and their named values.
 #define PIANOLA_FC_WTYPE 0
@@ -77,6 +78,7 @@
 #define PIANOLA_FC_NORM 20
 #define PIANOLA_FC_LEARNED 21
 #define PIANOLA_FC_OVER 22
+#define PIANOLA_FC_SEQUENCES 23
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
 #define PIANOLA_ACT_F16 2
@@ -122,6 +124,9 @@
 #define PIANOLA_ACTIVATION_CLAMPED_SWIGLU 3
 #define PIANOLA_OVER_CHOSEN 0
 #define PIANOLA_OVER_ALL 1
+#define PIANOLA_SEQUENCES_OWN 0
+#define PIANOLA_SEQUENCES_ONE 1
+#define PIANOLA_SEQUENCES_MANY 2
 #define PIANOLA_WTYPE_F32 1
 #define PIANOLA_WTYPE_F16 2
 #define PIANOLA_WTYPE_BF16 3
@@ -216,16 +221,17 @@
 #define PIANOLA_FAMILIES 64
 #define PIANOLA_FAMILY_MASK 240
 
-// out[r] = scale * W[tokens[token + r]]; indices are clamped to the ring and to the vocabulary.
+// out[r] = scale * W[tokens[token + r]]; indices are clamped to the ring and to the vocabulary. In a pooled table, tokens is the ring of the row's sequence; with sequences == many, the token index is that of row record r.
 typedef struct pianola_embed_params {
     uint32_t n; // width
     uint32_t vocab; // rows of W
     uint32_t ring; // entries of the token ring
     float scale; // factor
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
 } pianola_embed_params;
-PIANOLA_ASSERT_SIZE(pianola_embed_params, 16);
+PIANOLA_ASSERT_SIZE(pianola_embed_params, 20);
 
-// out[r, i] = (cos, sin)(p * inv_freq[i] / factors[i]) * attn_factor, where p = pos + r. The angle is computed in float32; its cosine and sine are precise to float32. If still is not 0, p = min(0, still - 1 - pos - r), which rotates Q back for attention sinks.
+// out[r, i] = (cos, sin)(p * inv_freq[i] / factors[i]) * attn_factor, where p = pos + r. The angle is computed in float32; its cosine and sine are precise to float32. If still is not 0, p = min(0, still - 1 - pos - r), which rotates Q back for attention sinks. With sequences == many, pos + r is the position of row record r.
 typedef struct pianola_rope_angles_params {
     uint32_t half_; // rotated pairs of a head
     float attn_factor; // YaRN's factor of cosine and sine
@@ -312,15 +318,18 @@ typedef struct pianola_rope_params {
 } pianola_rope_params;
 PIANOLA_ASSERT_SIZE(pianola_rope_params, 12);
 
-// Writes K and V of row r, rounded to the type of the cache, to the cache row of position p = kv_len - 1 + r. This is row p if p < first, and otherwise row first + (p - first) mod (cap - first). With kv == q8_0, 32 elements x become q = x/d rounded to nearest, where d = max|x| / 127, and the scale is d rounded to float16.
+// Writes K and V of row r, rounded to the type of the cache, to the cache row of position p = kv_len - 1 + r. This is row p if p < first, and otherwise row first + (p - first) mod (cap - first). With kv == q8_0, 32 elements x become q = x/d rounded to nearest, where d = max|x| / 127, and the scale is d rounded to float16. In a pooled table, the cache has pages of 64 positions: [cap/64, kv_heads, 64, head_dim]. Position p of a sequence is in row p mod 64 of the page that entry p/64 of the sequence's page table names; page numbers are clamped.
 typedef struct pianola_kv_write_params {
     uint32_t kv_heads; // K and V heads
     uint32_t k_stride; // elements from one row of k to the next
     uint32_t v_stride; // elements from one row of v to the next
     uint32_t cap; // rows of the cache
     uint32_t first; // positions at the start whose rows stay
+    uint32_t tables; // offset of the page tables in the step block, in a pooled table
+    uint32_t table; // pages in the page table of a sequence, in a pooled table
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
 } pianola_kv_write_params;
-PIANOLA_ASSERT_SIZE(pianola_kv_write_params, 20);
+PIANOLA_ASSERT_SIZE(pianola_kv_write_params, 32);
 
 // Fuses QK norm, RoPE and KV write: q_out[r] = rope(norm(q[r])), and K = rope(norm(k[r])) and V = v[r] are written to the same cache row as by kv_write.
 typedef struct pianola_qk_rope_kv_params {
@@ -334,10 +343,13 @@ typedef struct pianola_qk_rope_kv_params {
     float eps; // added to the mean square
     uint32_t first; // positions at the start whose rows stay
     uint32_t head_group; // heads that a threadgroup computes, of Q and then of K
+    uint32_t tables; // offset of the page tables in the step block, in a pooled table
+    uint32_t table; // pages in the page table of a sequence, in a pooled table
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
 } pianola_qk_rope_kv_params;
-PIANOLA_ASSERT_SIZE(pianola_qk_rope_kv_params, 40);
+PIANOLA_ASSERT_SIZE(pianola_qk_rope_kv_params, 52);
 
-// Softmax attention of row r over the positions max(0, L - window) to L - 1, where L = kv_len + r, by online softmax. Position p is in cache row p mod cap. With split, threadgroup s processes the n positions from s*n on, where n = max(span, P/2^i rounded up to a multiple of 16), P is the number of visible positions, and 2^i is the largest power of two up to splits. It writes the weighted sum of V, the largest score and the sum of weights, or nothing if it has no positions. With learned, the first split includes the head's learned sink logit as a score without a value. With sinks, row r also attends to positions 0 to first - 1, with Q rotated by the angles in turn. These positions keep the cache rows 0 to first - 1, and the other positions share the rows after them. A threadgroup computes head_group heads that share K and V.
+// Softmax attention of row r over the positions max(0, L - window) to L - 1, where L = kv_len + r, by online softmax. Position p is in cache row p mod cap. With split, threadgroup s processes the n positions from s*n on, where n = max(span, P/2^i rounded up to a multiple of 16), P is the number of visible positions, and 2^i is the largest power of two up to splits. It writes the weighted sum of V, the largest score and the sum of weights, or nothing if it has no positions. With learned, the first split includes the head's learned sink logit as a score without a value. With sinks, row r also attends to positions 0 to first - 1, with Q rotated by the angles in turn. These positions keep the cache rows 0 to first - 1, and the other positions share the rows after them. A threadgroup computes head_group heads that share K and V. In a pooled table, the cache has pages of 64 positions: [cap/64, kv_heads, 64, head_dim]. Position p of a sequence is in row p mod 64 of the page that entry p/64 of the sequence's page table names; page numbers are clamped. With sequences == many, L is the KV length of row record r, and nothing is computed for a row that has stopped.
 typedef struct pianola_attn_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
@@ -351,8 +363,11 @@ typedef struct pianola_attn_params {
     uint32_t first; // number of attention sinks, the positions 0 to first - 1, if the constant sinks is 1
     uint32_t half_; // rotated pairs of a head if the constant sinks is 1
     float soft_cap; // c, if a score s becomes c*tanh(s/c); 0 means no cap
+    uint32_t tables; // offset of the page tables in the step block, in a pooled table
+    uint32_t table; // pages in the page table of a sequence, in a pooled table
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
 } pianola_attn_params;
-PIANOLA_ASSERT_SIZE(pianola_attn_params, 48);
+PIANOLA_ASSERT_SIZE(pianola_attn_params, 60);
 
 // Merges the splits that attn or rope_attn wrote for each row and head, in order: out = sum(values_s * exp(max_s - max)) / sum(weight_s * exp(max_s - max)), where s runs over the splits with at least one position and max is the largest max_s.
 typedef struct pianola_attn_merge_params {
@@ -371,13 +386,14 @@ typedef struct pianola_silu_mul_params {
 } pianola_silu_mul_params;
 PIANOLA_ASSERT_SIZE(pianola_silu_mul_params, 12);
 
-// tokens[token] = the index of the largest logit, the lowest index among equal logits; NaN is never chosen. The kernel increments the count in the step block, and sets its stop flag if the chosen token is one of stops. The index in the ring is clamped.
+// tokens[token] = the index of the largest logit, the lowest index among equal logits; NaN is never chosen. The kernel increments the count in the step block, and sets its stop flag if the chosen token is one of stops. The index in the ring is clamped. In a pooled table, tokens and stops are those of the sequence that the step record names.
 typedef struct pianola_argmax_params {
     uint32_t n; // size of the vocabulary, or its number of parts
     uint32_t ring; // entries of the token ring
     uint32_t max_stops; // stop ids that fit
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
 } pianola_argmax_params;
-PIANOLA_ASSERT_SIZE(pianola_argmax_params, 12);
+PIANOLA_ASSERT_SIZE(pianola_argmax_params, 16);
 
 // Fuses qk_rope_kv and attn for one row. It writes K and V of the newest position, kv_len - 1, to cache row (kv_len - 1) mod cap, rounded to the type of the cache. Every threadgroup that reads them computes them itself, because other threadgroups may write the cache later.
 typedef struct pianola_rope_attn_params {
@@ -429,29 +445,37 @@ typedef struct pianola_sample_adjust_params {
     uint32_t part; // logits of a part
     uint32_t ring; // entries of the token ring
     uint32_t max_bias; // capacity for biases
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
+    uint32_t stride; // bytes from one sequence's settings to the next, in a pooled table
 } pianola_sample_adjust_params;
-PIANOLA_ASSERT_SIZE(pianola_sample_adjust_params, 16);
+PIANOLA_ASSERT_SIZE(pianola_sample_adjust_params, 24);
 
 // Applies the sampler's filters in the order of the constants. Each filter keeps the first tokens in the order by descending key, then ascending id. limit is the last token that all filters keep, and the largest key. Probabilities are rounded to multiples of 2^-31 of the largest one, so that their sums do not depend on the order of addition.
 typedef struct pianola_sample_filter_params {
     uint32_t n; // vocabulary
     uint32_t part; // keys of a part
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
+    uint32_t stride; // bytes from one sequence's settings to the next, in a pooled table
 } pianola_sample_filter_params;
-PIANOLA_ASSERT_SIZE(pianola_sample_filter_params, 8);
+PIANOLA_ASSERT_SIZE(pianola_sample_filter_params, 16);
 
 // out[p] = the kept token of part p with the largest score, and its score; the score is NaN if part p has no kept token. score = -ln(E) - (largest - logit)/temperature, where E = -ln(1 - v) and v is made of 64 bits of Philox4x32-10 with the seed as key and (id, token + 1, 0, 0) as counter. With temperature 0, the score is the logit.
 typedef struct pianola_sample_draw_params {
     uint32_t n; // vocabulary
     uint32_t part; // keys of a part
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
+    uint32_t stride; // bytes from one sequence's settings to the next, in a pooled table
 } pianola_sample_draw_params;
-PIANOLA_ASSERT_SIZE(pianola_sample_draw_params, 8);
+PIANOLA_ASSERT_SIZE(pianola_sample_draw_params, 16);
 
 // out[p] = the max(1, settings.ranked) most probable tokens of part p according to the model's logits, and the sum of 2^39 * e^(logit - the part's largest logit) over the part, each term rounded down to an integer. An entry with key 0 has no token.
 typedef struct pianola_rank_part_params {
     uint32_t n; // vocabulary
     uint32_t part; // logits of a part
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
+    uint32_t stride; // bytes from one sequence's settings to the next, in a pooled table
 } pianola_rank_part_params;
-PIANOLA_ASSERT_SIZE(pianola_rank_part_params, 8);
+PIANOLA_ASSERT_SIZE(pianola_rank_part_params, 16);
 
 // ranks[(token + 1) mod entries] = the token that argmax will choose from drawn, and the most probable tokens, each with the natural logarithm of its softmax probability under the model's logits.
 typedef struct pianola_rank_params {
@@ -459,8 +483,10 @@ typedef struct pianola_rank_params {
     uint32_t part; // logits in each part of the binding parts
     uint32_t pairs; // elements of drawn
     uint32_t entries; // entries of ranks
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
+    uint32_t stride; // bytes from one sequence's settings to the next, in a pooled table
 } pianola_rank_params;
-PIANOLA_ASSERT_SIZE(pianola_rank_params, 16);
+PIANOLA_ASSERT_SIZE(pianola_rank_params, 24);
 
 // Compares a draft, the tokens from tokens[token + 1] on, with the tokens that its rows choose. Row r chooses the token with its largest logit, which becomes tokens[token + 1 + r] if all rows before it have chosen the drafted token and no stop id. The kernel advances the step block by the chosen tokens: it updates count, drafted and accepted, sets row to the row that chose the last token, and trust to the result of speculate.Trust.Judge. It sets the stop flag at a stop id or when the token index reaches until. The index in the ring is clamped.
 typedef struct pianola_accept_params {
@@ -559,8 +585,11 @@ typedef struct pianola_attn_tile_params {
     float soft_cap; // c, if a score s becomes c*tanh(s/c); 0 means no cap
     uint32_t units; // units of 64 or 16 pairs that a threadgroup computes, up to 2 or 4
     uint32_t slots; // if act is not f32, steps of positions that threadgroup memory holds, 2 to 4; one is multiplied while the others are copied
+    uint32_t tables; // offset of the page tables in the step block, in a pooled table
+    uint32_t table; // pages in the page table of a sequence, in a pooled table
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
 } pianola_attn_tile_params;
-PIANOLA_ASSERT_SIZE(pianola_attn_tile_params, 36);
+PIANOLA_ASSERT_SIZE(pianola_attn_tile_params, 48);
 
 // add_rmsnorm, and halves with act == f16 and without an activation of what it writes: x[r] += delta_scale * delta[r]; out[r] becomes rmsnorm(x[r]) * w in float16.
 typedef struct pianola_add_rmsnorm_halves_params {
@@ -600,6 +629,15 @@ typedef struct pianola_expert_gemm_params {
     uint32_t share; // number of products that share a row of x: used, or 1
 } pianola_expert_gemm_params;
 PIANOLA_ASSERT_SIZE(pianola_expert_gemm_params, 32);
+
+// For each row r that has not stopped: tokens[s, t + 1] = the best of parts, as argmax chooses it, where row record r names the sequence s and the token index t. The kernel advances the row record by one position and counts the token there and in the step block. It sets the record's stop flag if the token is one of the sequence's stops, or if the token index has reached until. It sets the step block's stop flag if all rows have stopped. Indices are clamped.
+typedef struct pianola_choose_params {
+    uint32_t parts; // parts of the vocabulary
+    uint32_t ring; // entries of the token ring
+    uint32_t max_stops; // stop ids that fit
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
+} pianola_choose_params;
+PIANOLA_ASSERT_SIZE(pianola_choose_params, 16);
 
 // Bytes of threadgroup memory of kernels for which it depends on constants only.
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)
@@ -664,8 +702,20 @@ typedef struct pianola_step {
     uint32_t accepted;
     uint32_t trust; // trust in the next drafts, a speculate.Trust
     uint32_t until; // token index at which verification ends, or 0
-    uint32_t reserved;
+    uint32_t sequence; // of a pooled table: the sequence that the rows belong to
 } pianola_step;
+
+// A row record. sequence.Row documents the fields.
+typedef struct pianola_row {
+    uint32_t sequence;
+    uint32_t position;
+    uint32_t kv_len;
+    uint32_t token_index;
+    uint32_t until;
+    uint32_t count;
+    uint32_t stop;
+    uint32_t reserved[9];
+} pianola_row;
 
 // The beginning of a sampler slot. sampler.Settings documents the fields.
 typedef struct pianola_sampler {
@@ -686,6 +736,7 @@ typedef struct pianola_sampler {
 PIANOLA_ASSERT_SIZE(pianola_cmd, 256);
 PIANOLA_ASSERT_SIZE(pianola_second, 16);
 PIANOLA_ASSERT_SIZE(pianola_step, 64);
+PIANOLA_ASSERT_SIZE(pianola_row, 64);
 PIANOLA_ASSERT_SIZE(pianola_sampler, 64);
 
 #endif

@@ -85,8 +85,9 @@ func (p Patch) String() string {
 }
 
 // Step is the step record: the part of a session's state that commands read and update for each
-// token. A device keeps it in the step block, a slot that kernels can read. The step block is an
-// array of step records; it has one record today. C has the same struct (shaders/params.h).
+// token. A device keeps it in the step block, a slot that kernels can read. In a pooled table, row
+// records and page tables follow it there (package internal/sequence). C has the same struct
+// (shaders/params.h).
 type Step struct {
 	RNG        uint64 // counter of the random generator
 	Position   uint32 // position of the first row
@@ -102,7 +103,7 @@ type Step struct {
 	Accepted   uint32 // drafted tokens that were accepted since the submission began
 	Trust      uint32 // a speculate.Trust: how far to trust the next drafts
 	Until      uint32 // token index at which verification ends; if it is 0, the submission's limit applies
-	_          uint32
+	Sequence   uint32 // in a pooled table, the sequence that the rows belong to
 }
 
 // MaxDraft is the largest number of tokens in a draft.

@@ -33,10 +33,14 @@ const (
 	// FlagRanks is set if the program stores log-probabilities in the ranks slot.
 	FlagRanks
 
-	allFlags = FlagRanks<<1 - 1
+	// FlagBatch is set if the program's rows belong to the sequences that the row records of the step
+	// block name.
+	FlagBatch
+
+	allFlags = FlagBatch<<1 - 1
 )
 
-var flagNames = [...]string{"chooses", "advances", "reads_row", "samples", "ranks"}
+var flagNames = [...]string{"chooses", "advances", "reads_row", "samples", "ranks", "batch"}
 
 // Has reports whether all flags of g are set.
 func (f Flags) Has(g Flags) bool { return f&g == g }
@@ -79,8 +83,18 @@ func (t *Table) declared(p *Program) (f Flags) {
 		set(FlagReadsRow, c.Patch.Kind() == PatchRow)
 		set(FlagSamples, t.binds(c, SlotSampler))
 		set(FlagRanks, t.binds(c, SlotRanks))
+		set(FlagBatch, t.sequences(c, k) == decl.SequencesMany)
 	}
 	return f
+}
+
+// sequences returns the value of a command's constant sequences.
+func (t *Table) sequences(c *Cmd, k *decl.Kernel) uint32 {
+	i, ok := k.Spec("sequences")
+	if !ok || uint64(c.Spec) >= uint64(len(t.Specs)) {
+		return decl.SequencesOwn
+	}
+	return t.Specs[c.Spec].Values[i]
 }
 
 // binds reports whether a command binds a slot of a kind.

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/sequence"
 )
 
 // KVCache is the layout of one layer's K or V in its slot. The slot holds one or two planes of
@@ -66,8 +67,12 @@ func (c *KVCache) Used(positions int) uint32 { return min(c.Rows, uint32(max(pos
 
 // KVCaches returns the layout of the caches in the order of their slots. It returns nil if the
 // caches cannot be allocated with fewer rows than the table's, because the commands that bind a
-// slot do not agree on its layout; then a session always allocates them whole.
+// slot do not agree on its layout, or because the table is pooled; then a session always allocates
+// them whole.
 func (t *Table) KVCaches() []KVCache {
+	if _, pooled := sequence.Of(t.Header.Options, int(t.Header.Context)); pooled {
+		return nil
+	}
 	caches := make([]KVCache, len(t.Slots))
 	for i := range t.Cmds {
 		c := &t.Cmds[i]

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/sampler"
+	"github.com/pianola-engine/pianola/internal/sequence"
 )
 
 // Limits of a table. They far exceed what models need and keep every sum within 64 bits.
@@ -64,6 +65,7 @@ const TraceValidate = "table.Validate"
 // - no command reads memory that it also writes
 // - no command writes weights
 // - the uploads fill every weight slot
+// - the commands of a pooled table name its sequences and stay within its page tables
 // - the commands of a table for batching have one arithmetic for each matrix and each KV cache
 // - the commands have all barriers that their hazards need
 //
@@ -136,6 +138,14 @@ var scopeOf = [SlotKinds]Scope{
 
 func (v *validator) slots() {
 	h := &v.t.Header
+	pool, pooled := sequence.Of(h.Options, int(h.Context))
+	if pooled {
+		if err := pool.Check(); err != nil {
+			v.add(-1, "%v", err)
+			return
+		}
+	}
+	n := uint64(max(pool.Sequences, 1))
 	var seen [SlotKinds]int
 	names := make(map[string]bool, len(v.t.Slots))
 	for i, s := range v.t.Slots {
@@ -157,21 +167,23 @@ func (v *validator) slots() {
 		want := uint64(0)
 		switch s.Kind {
 		case SlotTokens:
-			want = (uint64(h.Context) + 1) * 4
+			want = (uint64(h.Context) + 1) * 4 * n
 		case SlotStops:
-			want = (uint64(h.MaxStops) + 1) * 4
+			want = (uint64(h.MaxStops) + 1) * 4 * n
 		case SlotStep:
-			want = StepSize
+			if want = StepSize; pooled {
+				want = pool.Size()
+			}
 		case SlotSampler:
-			want = sampler.Size
+			want = sampler.Size * n
 		case SlotHidden:
 			want = uint64(h.Chunk) * uint64(h.Width) * 4
 		case SlotRanks:
-			want = sampler.RanksSize
+			want = sampler.RanksSize * n
 		case SlotLogits:
 			rows := max(h.LogitsRows, 1)
 			for _, p := range v.t.Programs {
-				if p.Flags.Has(FlagAdvances) {
+				if p.Flags.Has(FlagAdvances) || p.Flags.Has(FlagBatch) {
 					rows = max(rows, p.MaxRows)
 				}
 			}
@@ -231,6 +243,10 @@ func (v *validator) programs() {
 		}
 		if p.Flags.Has(FlagAdvances) {
 			most = min(1+MaxDraft, v.t.Header.Context)
+		}
+		if p.Flags.Has(FlagBatch) {
+			pool, _ := sequence.Of(v.t.Header.Options, int(v.t.Header.Context))
+			most = uint32(pool.Rows)
 		}
 		if p.MaxRows == 0 || p.MaxRows > most {
 			v.add(-1, "program %d (%s): %d rows are not in 1..%d", i, p.Name, p.MaxRows, most)
@@ -336,6 +352,7 @@ func (v *validator) command(i int, p *Program) {
 			}
 		}
 	}
+	v.sequences(i, c, p, env)
 	v.grid(i, c, env)
 	v.bindings(i, c, env)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/emu"
 	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
 	"github.com/pianola-engine/pianola/shaders"
@@ -31,6 +32,8 @@ type command struct {
 	params  interface{ Put(*table.Cmd) }
 	second  pianolaSecond
 	step    table.Step        // current position, for commands that advance it
+	rows    []sequence.Row    // row records, for commands of a batch
+	pool    int               // sequences of a pooled table
 	context uint32            // context; 0: contextRows
 	threads uint32            // threads per threadgroup; 0: 32
 	apple   bool              // there is no PTX
@@ -63,7 +66,15 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 	slot("tokens", table.SlotTokens, 4*(uint64(context)+1))
 	slot("logits", table.SlotLogits, 4)
 	slot("stops", table.SlotStops, 4)
-	slot("step", table.SlotStep, table.StepSize)
+	n := uint64(max(c.pool, 1))
+	layout := sequence.Layout{Sequences: c.pool, Pages: 1, Rows: len(c.rows), Table: int((context + sequence.PagePositions - 1) / sequence.PagePositions), Kinds: 1}
+	step := uint64(table.StepSize)
+	if c.pool > 0 {
+		t.Header.Options, step = layout.Words(), layout.Size()
+	}
+	slot("step", table.SlotStep, step)
+	t.Slots[0].Size *= n
+	t.Slots[2].Size *= n
 
 	cmd := table.Cmd{Kernel: c.kernel, Bindings: uint8(len(k.Bindings)), PatchOffset: [2]uint8{table.NoPatch, table.NoPatch}, Threadgroup: [3]uint32{cmp.Or(c.threads, 32), 1, 1}}
 	c.params.Put(&cmd)
@@ -82,6 +93,10 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 		flags = table.FlagChooses
 	}
 	t.Programs = []table.Program{{Name: table.ProgramDecode, Count: 1, MaxRows: max(64, c.second.rows), Flags: flags}}
+	if len(c.rows) > 0 {
+		t.Programs[0].MaxRows, t.Programs[0].Flags = uint32(len(c.rows)), flags|table.FlagBatch
+		t.Slots[1].Size *= uint64(len(c.rows)) // the logits
+	}
 	if c.moves() {
 		t.Programs[0] = table.Program{Name: table.ProgramVerify, Count: 1, MaxRows: max(c.step.Rows, c.second.rows), Flags: flags | table.FlagAdvances}
 		t.Slots[1].Size *= uint64(t.Programs[0].MaxRows) // the logits
@@ -178,6 +193,11 @@ func (c *command) onCPU(tb testing.TB, t *table.Table, slots [decl.MaxBindings]u
 	if c.moves() {
 		sub.Runs[0].Step = c.step
 	}
+	_, step, _ := t.Slot(table.SlotStep)
+	if len(c.rows) > 0 {
+		sub.Runs[0].Step.Rows = uint32(len(c.rows))
+		fatal(dev.Write(id, step, table.StepSize, c.records()))
+	}
 	ticket, err := dev.Submit(sub)
 	fatal(err)
 	result, err := dev.Wait(ticket)
@@ -185,8 +205,11 @@ func (c *command) onCPU(tb testing.TB, t *table.Table, slots [decl.MaxBindings]u
 	out.count, out.stopped = uint32(result.Count), result.Stopped
 	if c.moves() {
 		out.step = make([]byte, table.StepSize)
-		_, step, _ := t.Slot(table.SlotStep)
 		fatal(dev.Read(id, step, 0, out.step))
+	}
+	if len(c.rows) > 0 {
+		out.step = c.records()
+		fatal(dev.Read(id, step, table.StepSize, out.step))
 	}
 	for i, s := range slots {
 		if s != table.NoSlot {
@@ -245,6 +268,9 @@ func (c *command) emulated(tb testing.TB, p *emu.Program, t *table.Table, conten
 	if c.moves() {
 		device.PutStep(d.Step[:], &c.step)
 	}
+	if len(c.rows) > 0 {
+		d.Behind = c.records()
+	}
 	binary.LittleEndian.PutUint32(d.Step[32:], l.stop)
 	if err := p.Run(d); err != nil {
 		tb.Fatal(err)
@@ -253,7 +279,20 @@ func (c *command) emulated(tb testing.TB, p *emu.Program, t *table.Table, conten
 	if c.moves() {
 		out.step = d.Step[:]
 	}
+	if len(c.rows) > 0 {
+		out.step = d.Behind
+	}
 	return out
+}
+
+// records encodes the row records.
+func (c *command) records() (b []byte) {
+	for i := range c.rows {
+		var one [sequence.RowBytes]byte
+		c.rows[i].Put(&one)
+		b = append(b, one[:]...)
+	}
+	return b
 }
 
 func f32(x []float32) []byte {

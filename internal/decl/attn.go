@@ -6,7 +6,7 @@ import "slices"
 var attnRequire = []string{
 	"head_dim >= 1", "kv_heads >= 1", "heads % kv_heads == 0", "heads >= 1",
 	"splits >= 1", "splits <= (split ? 1024 : 1)", "!split || span >= 1", "span <= 65536",
-	"!windowed || window >= 1", "windowed || context <= cap", "cap >= 1", kvBlocks,
+	"!windowed || window >= 1", "cap >= 1", kvBlocks,
 	"head_group >= 1", "head_group <= heads/kv_heads",
 }
 
@@ -24,10 +24,10 @@ var attnOrder = []string{"threads", "splits", "span"}
 // attn declares attention over the cache.
 var attn = Kernel{
 	Name: "attn",
-	Doc:  "Softmax attention of row r over the positions max(0, L - window) to L - 1, where L = kv_len + r, by online softmax. Position p is in cache row p mod cap. With split, threadgroup s processes the n positions from s*n on, where n = max(span, P/2^i rounded up to a multiple of 16), P is the number of visible positions, and 2^i is the largest power of two up to splits. It writes the weighted sum of V, the largest score and the sum of weights, or nothing if it has no positions. With learned, the first split includes the head's learned sink logit as a score without a value. With sinks, row r also attends to positions 0 to first - 1, with Q rotated by the angles in turn. These positions keep the cache rows 0 to first - 1, and the other positions share the rows after them. A threadgroup computes head_group heads that share K and V.",
+	Doc:  "Softmax attention of row r over the positions max(0, L - window) to L - 1, where L = kv_len + r, by online softmax. Position p is in cache row p mod cap. With split, threadgroup s processes the n positions from s*n on, where n = max(span, P/2^i rounded up to a multiple of 16), P is the number of visible positions, and 2^i is the largest power of two up to splits. It writes the weighted sum of V, the largest score and the sum of weights, or nothing if it has no positions. With learned, the first split includes the head's learned sink logit as a score without a value. With sinks, row r also attends to positions 0 to first - 1, with Q rotated by the angles in turn. These positions keep the cache rows 0 to first - 1, and the other positions share the rows after them. A threadgroup computes head_group heads that share K and V. " + pagedDoc + " With sequences == many, L is the KV length of row record r, and nothing is computed for a row that has stopped.",
 	Grid: [3]string{"kv_heads*ceildiv(heads/kv_heads, head_group)", "splits", "rows"},
 	Require: slices.Concat(attnRequire, []string{
-		"!windowed || min(context, first+window+rows-1) <= cap",
+		"sequences != own || windowed || context <= cap", "sequences != own || !windowed || min(context, first+window+rows-1) <= cap", pooledCache,
 		"!sinks || windowed && first >= 1 && !split && 2*half <= head_dim",
 		"first <= (sinks ? 65536 : 0)", "first < cap",
 	}),
@@ -52,10 +52,11 @@ var attn = Kernel{
 		{"first", U32, "number of attention sinks, the positions 0 to first - 1, if the constant sinks is 1"},
 		{"half", U32, "rotated pairs of a head if the constant sinks is 1"},
 		{"soft_cap", F32, "c, if a score s becomes c*tanh(s/c); 0 means no cap"},
+		fieldTables, fieldTable, fieldPool,
 	},
 	Second:   []Second{secondKVLen, secondRows},
-	Specs:    []Constant{constHeadDim, constWindow, constSplit, constKV, constSinks, constLayout, constLearned},
-	Optional: []string{"kv", "first", "half", "layout", "soft_cap", "learned"},
+	Specs:    []Constant{constHeadDim, constWindow, constSplit, constKV, constSinks, constLayout, constLearned, constSequences},
+	Optional: []string{"kv", "first", "half", "layout", "soft_cap", "learned", "sequences", "tables", "table", "pool"},
 	Worker:   attnWorker + " + (sinks ? 64*head_dim : 0)", // with sinks, also 16 rows of rotated Q
 	TGMem:    rowTGMem + " + (sinks ? 4*head_group*head_dim : 0)",
 	Order:    attnOrder,
@@ -72,7 +73,7 @@ var attnTile = Kernel{
 	Grid: [3]string{"kv_heads", "ceildiv(rows*(heads/kv_heads),(act == f32 ? 16 : 64)*units)", "1"},
 	Require: []string{
 		"head_dim >= 16", "head_dim <= 256", "head_dim % 16 == 0", "kv_heads >= 1", "heads % kv_heads == 0", "heads >= 1",
-		"!windowed || window >= 1", "windowed || context <= cap", "!windowed || min(context, window+rows-1) <= cap", "cap >= 1", kvBlocks,
+		"!windowed || window >= 1", "sequences != own || windowed || context <= cap", "sequences != own || !windowed || min(context, window+rows-1) <= cap", "cap >= 1", kvBlocks, pooledCache,
 		"act == f16 || act == f16x2 || act == f32", "units >= 1",
 		"act == f32 || units <= 2", "act == f32 || threads == 128 || threads == 256", "act == f32 || threads >= 128*units",
 		"act == f32 || slots >= 2", "slots <= (act == f32 ? 0 : 4)",
@@ -87,13 +88,15 @@ var attnTile = Kernel{
 		{"soft_cap", F32, "c, if a score s becomes c*tanh(s/c); 0 means no cap"},
 		{"units", U32, "units of 64 or 16 pairs that a threadgroup computes, up to 2 or 4"},
 		{"slots", U32, "if act is not f32, steps of positions that threadgroup memory holds, 2 to 4; one is multiplied while the others are copied"},
+		fieldTables, fieldTable, fieldPool,
 	}),
-	Second: []Second{secondKVLen, secondRows},
-	Specs:  []Constant{constHeadDim, constWindow, constKV, constLearned, constAct},
-	Worker: attnWorker,
-	TGMem:  "act == f32 ? " + matrixTGMem + " : 1024 + 8192*ceildiv(head_dim,64)*((act == f16 ? 1 : 2)*units + 2*slots*(threads/(128*units)))",
-	Chunk:  true,
-	Order:  []string{"act == f32 ? 1 : threads/(128*units)"}, // SIMD groups that divide the positions of a row
+	Second:   []Second{secondKVLen, secondRows},
+	Specs:    []Constant{constHeadDim, constWindow, constKV, constLearned, constAct, constSequences},
+	Optional: []string{"sequences", "tables", "table", "pool"},
+	Worker:   attnWorker,
+	TGMem:    "act == f32 ? " + matrixTGMem + " : 1024 + 8192*ceildiv(head_dim,64)*((act == f16 ? 1 : 2)*units + 2*slots*(threads/(128*units)))",
+	Chunk:    true,
+	Order:    []string{"act == f32 ? 1 : threads/(128*units)"}, // SIMD groups that divide the positions of a row
 }
 
 // attnMerge declares the merge of attention splits.
@@ -123,7 +126,7 @@ var ropeAttn = Kernel{
 	Doc:  "Fuses qk_rope_kv and attn for one row. It writes K and V of the newest position, kv_len - 1, to cache row (kv_len - 1) mod cap, rounded to the type of the cache. Every threadgroup that reads them computes them itself, because other threadgroups may write the cache later.",
 	Grid: [3]string{"kv_heads", "splits", "ceildiv(shared,head_group)"},
 	Require: slices.Concat(attnRequire, []string{
-		"!windowed || min(context, window) <= cap", "half >= 1", "2*half <= head_dim", "kv_len >= 1", "kv_heads*shared == heads",
+		"windowed || context <= cap", "!windowed || min(context, window) <= cap", "half >= 1", "2*half <= head_dim", "kv_len >= 1", "kv_heads*shared == heads",
 		"ahead % 16 == 0", "ahead <= 65536",
 	}),
 	Bindings: []Binding{

@@ -7,21 +7,47 @@ const pairTGMem = "8*ceildiv(threads,32)"
 // argmax declares the greedy choice of a token.
 var argmax = Kernel{
 	Name:    "argmax",
-	Doc:     "tokens[token] = the index of the largest logit, the lowest index among equal logits; NaN is never chosen. The kernel increments the count in the step block, and sets its stop flag if the chosen token is one of stops. The index in the ring is clamped.",
+	Doc:     "tokens[token] = the index of the largest logit, the lowest index among equal logits; NaN is never chosen. The kernel increments the count in the step block, and sets its stop flag if the chosen token is one of stops. The index in the ring is clamped. In a pooled table, tokens and stops are those of the sequence that the step record names.",
 	Grid:    [3]string{"1", "1", "1"},
-	Require: []string{"n >= 1", "ring >= 1"},
+	Require: []string{"n >= 1", "ring >= 1", "sequences != many", pooled},
 	Bindings: []Binding{
 		{Name: "logits", Role: Read, Shape: "[n]", Elem: F32, Extent: "4*n*(parts ? 2 : 1)", Doc: "with parts, [n, 2]: a float32 and its uint32 index, sorted by index"},
-		{Name: "stops", Role: Read, Shape: "[1+max_stops]", Elem: U32, Extent: "4*(1+max_stops)", Doc: "a count, then the ids"},
-		{Name: "tokens", Role: ReadWrite, Shape: "[ring]", Elem: U32, Extent: "4*ring"},
+		{Name: "stops", Role: Read, Shape: "[max(pool, 1), 1+max_stops]", Elem: U32, Extent: "4*(1+max_stops)*max(pool,1)", Doc: "a count, then the ids"},
+		{Name: "tokens", Role: ReadWrite, Shape: "[max(pool, 1), ring]", Elem: U32, Extent: "4*ring*max(pool,1)"},
 	},
 	Params: []Field{
 		{"n", U32, "size of the vocabulary, or its number of parts"},
 		{"ring", U32, "entries of the token ring"},
 		{"max_stops", U32, "stop ids that fit"},
+		fieldPool,
 	},
-	Second: []Second{secondToken},
-	Specs:  []Constant{constParts},
+	Second:   []Second{secondToken},
+	Specs:    []Constant{constParts, constSequences},
+	Optional: []string{"sequences", "pool"},
+	Step:     true,
+	TGMem:    pairTGMem,
+}
+
+// choose declares the choice of a token for each row of a batch.
+var choose = Kernel{
+	Name: "choose",
+	Doc: "For each row r that has not stopped: tokens[s, t + 1] = the best of parts, as argmax chooses it, where row record r names the sequence s and the token index t. " +
+		"The kernel advances the row record by one position and counts the token there and in the step block. It sets the record's stop flag if the token is one of the sequence's stops, or if the token index has reached until. It sets the step block's stop flag if all rows have stopped. Indices are clamped.",
+	Grid:    [3]string{"1", "1", "1"},
+	Require: []string{"parts >= 1", "ring >= 1", "sequences == many", "pool >= 1", "rows >= 1"},
+	Bindings: []Binding{
+		{Name: "best", Role: Read, Shape: "[rows, parts]", Elem: Scored, Extent: "8*rows*parts", Doc: "written by argmax_part or sample_draw"},
+		{Name: "stops", Role: Read, Shape: "[pool, 1+max_stops]", Elem: U32, Extent: "4*(1+max_stops)*pool", Doc: "a count, then the ids"},
+		{Name: "tokens", Role: ReadWrite, Shape: "[pool, ring]", Elem: U32, Extent: "4*ring*pool"},
+	},
+	Params: []Field{
+		{"parts", U32, "parts of the vocabulary"},
+		{"ring", U32, "entries of the token ring"},
+		{"max_stops", U32, "stop ids that fit"},
+		fieldPool,
+	},
+	Second: []Second{secondRows},
+	Specs:  []Constant{constSequences},
 	Step:   true,
 	TGMem:  pairTGMem,
 }

@@ -16,6 +16,7 @@ var (
 	stageValues  = []string{"none", "temperature", "top_k", "top_p", "min_p"}
 	kvValues     = []string{"f16", "q8_0"}
 	overValues   = []string{"chosen", "all"}
+	fromValues   = []string{"own", "one", "many"}
 
 	activationValues = activation.Names()
 )
@@ -63,6 +64,14 @@ const (
 const (
 	OverChosen = 0 // the softmax is over the chosen experts
 	OverAll    = 1 // the softmax is over all experts; the weights of the chosen do not sum to 1
+)
+
+// Values of the constant sequences. A pooled table keeps the state of many sequences: their token rings,
+// settings and KV pages are pools. A sequence's KV pages are listed in its page table in the step block.
+const (
+	SequencesOwn  = 0 // the command works on the state of the session that replays it
+	SequencesOne  = 1 // all rows belong to the sequence that the step record names
+	SequencesMany = 2 // row r belongs to the sequence that row record r of the step block names, at that record's position
 )
 
 // Values of the constants stage1 to stage4. StageTemperature only determines the place of the
@@ -129,6 +138,7 @@ var (
 	constOver    = Constant{Name: "over", Values: overValues, Doc: "selects the experts that the router's softmax includes"}
 	constKV      = Constant{Name: "kv", Values: kvValues, Doc: "element type of the KV cache"}
 
+	constSequences  = Constant{Name: "sequences", Values: fromValues, Doc: "which sequences the rows belong to"}
 	constActivation = Constant{Name: "activation", Values: activationValues, Doc: "the activation function"}
 	constNorm       = Constant{Name: "norm", Flag: true, Doc: "1 if the sum is normalised"}
 )
@@ -138,8 +148,22 @@ var (
 var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
 	constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
-	constKV, constSinks, constActivation, constNorm, constLearned, constOver,
+	constKV, constSinks, constActivation, constNorm, constLearned, constOver, constSequences,
 }
+
+// Parameters of kernels that use the state of sequences.
+var (
+	fieldPool   = Field{"pool", U32, "sequences of a pooled table; 0 in other tables"}
+	fieldStride = Field{"stride", U32, "bytes from one sequence's settings to the next, in a pooled table"}
+	fieldTables = Field{"tables", U32, "offset of the page tables in the step block, in a pooled table"}
+	fieldTable  = Field{"table", U32, "pages in the page table of a sequence, in a pooled table"}
+)
+
+// pooledCache is the requirement of kernels that use a KV cache of pages.
+const pooledCache = "sequences == own || cap % 64 == 0 && cap >= 64 && pool >= 1 && table*64 >= context && tables % 4 == 0"
+
+// pool requires the number of sequences of a pooled table.
+const pooled = "sequences == own ? pool == 0 : pool >= 1"
 
 // The secondary fields. A value that no patch writes must be in the declared range.
 var (

@@ -5,11 +5,11 @@ import "strings"
 // embed declares the embedding look-up.
 var embed = Kernel{
 	Name:    "embed",
-	Doc:     "out[r] = scale * W[tokens[token + r]]; indices are clamped to the ring and to the vocabulary.",
+	Doc:     "out[r] = scale * W[tokens[token + r]]; indices are clamped to the ring and to the vocabulary. In a pooled table, tokens is the ring of the row's sequence; with sequences == many, the token index is that of row record r.",
 	Grid:    [3]string{"rows", "1", "1"},
-	Require: []string{"n >= 1", "vocab >= 1", "ring >= 1"},
+	Require: []string{"n >= 1", "vocab >= 1", "ring >= 1", pooled},
 	Bindings: []Binding{
-		{Name: "tokens", Role: Read, Shape: "[ring]", Elem: U32, Extent: "4*ring"},
+		{Name: "tokens", Role: Read, Shape: "[max(pool, 1), ring]", Elem: U32, Extent: "4*ring*max(pool,1)"},
 		{Name: "w", Role: Read, Shape: "[vocab, n]", Elem: WeightType, Extent: "mat(weights,wtype,vocab,n)", Reads: "ceildiv(mat(weights,wtype,vocab,n), vocab)", Doc: "in the layout weights"},
 		{Name: "out", Role: Write, Shape: "[rows, n]", Elem: F32, Extent: "4*rows*n"},
 	},
@@ -18,10 +18,12 @@ var embed = Kernel{
 		{"vocab", U32, "rows of W"},
 		{"ring", U32, "entries of the token ring"},
 		{"scale", F32, "factor"},
+		fieldPool,
 	},
-	Second: []Second{secondToken, secondRows},
-	Specs:  []Constant{constWType, constMatrix},
-	Worker: "4*n", // a row in its weight type, which is never larger than float32
+	Second:   []Second{secondToken, secondRows},
+	Specs:    []Constant{constWType, constMatrix, constSequences},
+	Optional: []string{"sequences", "pool"},
+	Worker:   "4*n", // a row in its weight type, which is never larger than float32
 }
 
 // gemvTGMem is the threadgroup memory of gemv and expert_gemv, in bytes: sums, the input as int8 with

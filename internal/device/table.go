@@ -3,6 +3,7 @@ package device
 import (
 	"fmt"
 
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -23,6 +24,14 @@ func CheckTable(device string, t *table.Table) error {
 func CheckChip(device string, t *table.Table) error {
 	if t.Header.Device != device {
 		return fmt.Errorf("%s: the table was compiled for chip %s of device %s", device, t.Header.Chip, t.Header.Device)
+	}
+	return nil
+}
+
+// CheckOwn returns an error for a pooled table. Only the CPU device has the kernels for it.
+func CheckOwn(device string, t *table.Table) error {
+	if _, pooled := sequence.Of(t.Header.Options, int(t.Header.Context)); pooled {
+		return fmt.Errorf("%s: tables for many sequences are not supported on this device yet", device)
 	}
 	return nil
 }

@@ -61,19 +61,21 @@ const (
 	ExpertRows       decl.ID = 36
 	ExpertHalves     decl.ID = 37
 	ExpertGEMM       decl.ID = 38
+	Choose           decl.ID = 39
 )
 
 // Bindings of embed.
 const (
-	EmbedBindTokens = 0 // r, [ring] uint32
+	EmbedBindTokens = 0 // r, [max(pool, 1), ring] uint32
 	EmbedBindW      = 1 // r, [vocab, n] wtype, in the layout weights
 	EmbedBindOut    = 2 // w, [rows, n] float32
 )
 
 // Specialisation constants of embed.
 const (
-	EmbedSpecWType   = 0 // weight type, a dtype.Type
-	EmbedSpecWeights = 1 // layout of the weights, a dtype.Layout
+	EmbedSpecWType     = 0 // weight type, a dtype.Type
+	EmbedSpecWeights   = 1 // layout of the weights, a dtype.Layout
+	EmbedSpecSequences = 2 // which sequences the rows belong to
 )
 
 // EmbedParams are the parameters of embed.
@@ -82,6 +84,7 @@ type EmbedParams struct {
 	Vocab uint32  // rows of W
 	Ring  uint32  // entries of the token ring
 	Scale float32 // factor
+	Pool  uint32  // sequences of a pooled table; 0 in other tables
 }
 
 // EmbedParamsOf decodes the parameters of c, a command of kernel embed.
@@ -91,6 +94,7 @@ func EmbedParamsOf(c *table.Cmd) EmbedParams {
 		Vocab: u32(c, 4),
 		Ring:  u32(c, 8),
 		Scale: f32(c, 12),
+		Pool:  u32(c, 16),
 	}
 }
 
@@ -100,7 +104,8 @@ func (p EmbedParams) Put(c *table.Cmd) {
 	putU32(c, 4, p.Vocab)
 	putU32(c, 8, p.Ring)
 	putF32(c, 12, p.Scale)
-	c.ParamSize = 16
+	putU32(c, 16, p.Pool)
+	c.ParamSize = 20
 }
 
 // Bindings of rope_angles.
@@ -112,7 +117,8 @@ const (
 
 // Specialisation constants of rope_angles.
 const (
-	RoPEAnglesSpecFactors = 0 // 1 if frequencies are divided by factors
+	RoPEAnglesSpecFactors   = 0 // 1 if frequencies are divided by factors
+	RoPEAnglesSpecSequences = 1 // which sequences the rows belong to
 )
 
 // RoPEAnglesParams are the parameters of rope_angles.
@@ -473,8 +479,9 @@ const (
 
 // Specialisation constants of kv_write.
 const (
-	KVWriteSpecHeadDim = 0 // elements of a head
-	KVWriteSpecKV      = 1 // element type of the KV cache
+	KVWriteSpecHeadDim   = 0 // elements of a head
+	KVWriteSpecKV        = 1 // element type of the KV cache
+	KVWriteSpecSequences = 2 // which sequences the rows belong to
 )
 
 // KVWriteParams are the parameters of kv_write.
@@ -484,6 +491,9 @@ type KVWriteParams struct {
 	VStride uint32 // elements from one row of v to the next
 	Cap     uint32 // rows of the cache
 	First   uint32 // positions at the start whose rows stay
+	Tables  uint32 // offset of the page tables in the step block, in a pooled table
+	Table   uint32 // pages in the page table of a sequence, in a pooled table
+	Pool    uint32 // sequences of a pooled table; 0 in other tables
 }
 
 // KVWriteParamsOf decodes the parameters of c, a command of kernel kv_write.
@@ -494,6 +504,9 @@ func KVWriteParamsOf(c *table.Cmd) KVWriteParams {
 		VStride: u32(c, 8),
 		Cap:     u32(c, 12),
 		First:   u32(c, 16),
+		Tables:  u32(c, 20),
+		Table:   u32(c, 24),
+		Pool:    u32(c, 28),
 	}
 }
 
@@ -504,7 +517,10 @@ func (p KVWriteParams) Put(c *table.Cmd) {
 	putU32(c, 8, p.VStride)
 	putU32(c, 12, p.Cap)
 	putU32(c, 16, p.First)
-	c.ParamSize = 20
+	putU32(c, 20, p.Tables)
+	putU32(c, 24, p.Table)
+	putU32(c, 28, p.Pool)
+	c.ParamSize = 32
 }
 
 // Bindings of qk_rope_kv.
@@ -521,10 +537,11 @@ const (
 
 // Specialisation constants of qk_rope_kv.
 const (
-	QKRoPEKVSpecHeadDim = 0 // elements of a head
-	QKRoPEKVSpecLayout  = 1 // which pairs RoPE rotates
-	QKRoPEKVSpecQKNorm  = 2 // 1 if Q and K heads are normalised
-	QKRoPEKVSpecKV      = 3 // element type of the KV cache
+	QKRoPEKVSpecHeadDim   = 0 // elements of a head
+	QKRoPEKVSpecLayout    = 1 // which pairs RoPE rotates
+	QKRoPEKVSpecQKNorm    = 2 // 1 if Q and K heads are normalised
+	QKRoPEKVSpecKV        = 3 // element type of the KV cache
+	QKRoPEKVSpecSequences = 4 // which sequences the rows belong to
 )
 
 // QKRoPEKVParams are the parameters of qk_rope_kv.
@@ -539,6 +556,9 @@ type QKRoPEKVParams struct {
 	Eps       float32 // added to the mean square
 	First     uint32  // positions at the start whose rows stay
 	HeadGroup uint32  // heads that a threadgroup computes, of Q and then of K
+	Tables    uint32  // offset of the page tables in the step block, in a pooled table
+	Table     uint32  // pages in the page table of a sequence, in a pooled table
+	Pool      uint32  // sequences of a pooled table; 0 in other tables
 }
 
 // QKRoPEKVParamsOf decodes the parameters of c, a command of kernel qk_rope_kv.
@@ -554,6 +574,9 @@ func QKRoPEKVParamsOf(c *table.Cmd) QKRoPEKVParams {
 		Eps:       f32(c, 28),
 		First:     u32(c, 32),
 		HeadGroup: u32(c, 36),
+		Tables:    u32(c, 40),
+		Table:     u32(c, 44),
+		Pool:      u32(c, 48),
 	}
 }
 
@@ -569,7 +592,10 @@ func (p QKRoPEKVParams) Put(c *table.Cmd) {
 	putF32(c, 28, p.Eps)
 	putU32(c, 32, p.First)
 	putU32(c, 36, p.HeadGroup)
-	c.ParamSize = 40
+	putU32(c, 40, p.Tables)
+	putU32(c, 44, p.Table)
+	putU32(c, 48, p.Pool)
+	c.ParamSize = 52
 }
 
 // Bindings of attn.
@@ -584,13 +610,14 @@ const (
 
 // Specialisation constants of attn.
 const (
-	AttnSpecHeadDim  = 0 // elements of a head
-	AttnSpecWindowed = 1 // 1 if attention is limited to a window
-	AttnSpecSplit    = 2 // 1 if threadgroups split the positions of a row
-	AttnSpecKV       = 3 // element type of the KV cache
-	AttnSpecSinks    = 4 // 1 if the layer keeps the first positions as attention sinks
-	AttnSpecLayout   = 5 // which pairs RoPE rotates
-	AttnSpecLearned  = 6 // 1 if each head has a learned sink logit, which takes part in its softmax but has no value
+	AttnSpecHeadDim   = 0 // elements of a head
+	AttnSpecWindowed  = 1 // 1 if attention is limited to a window
+	AttnSpecSplit     = 2 // 1 if threadgroups split the positions of a row
+	AttnSpecKV        = 3 // element type of the KV cache
+	AttnSpecSinks     = 4 // 1 if the layer keeps the first positions as attention sinks
+	AttnSpecLayout    = 5 // which pairs RoPE rotates
+	AttnSpecLearned   = 6 // 1 if each head has a learned sink logit, which takes part in its softmax but has no value
+	AttnSpecSequences = 7 // which sequences the rows belong to
 )
 
 // AttnParams are the parameters of attn.
@@ -607,6 +634,9 @@ type AttnParams struct {
 	First     uint32  // number of attention sinks, the positions 0 to first - 1, if the constant sinks is 1
 	Half      uint32  // rotated pairs of a head if the constant sinks is 1
 	SoftCap   float32 // c, if a score s becomes c*tanh(s/c); 0 means no cap
+	Tables    uint32  // offset of the page tables in the step block, in a pooled table
+	Table     uint32  // pages in the page table of a sequence, in a pooled table
+	Pool      uint32  // sequences of a pooled table; 0 in other tables
 }
 
 // AttnParamsOf decodes the parameters of c, a command of kernel attn.
@@ -624,6 +654,9 @@ func AttnParamsOf(c *table.Cmd) AttnParams {
 		First:     u32(c, 36),
 		Half:      u32(c, 40),
 		SoftCap:   f32(c, 44),
+		Tables:    u32(c, 48),
+		Table:     u32(c, 52),
+		Pool:      u32(c, 56),
 	}
 }
 
@@ -641,7 +674,10 @@ func (p AttnParams) Put(c *table.Cmd) {
 	putU32(c, 36, p.First)
 	putU32(c, 40, p.Half)
 	putF32(c, 44, p.SoftCap)
-	c.ParamSize = 48
+	putU32(c, 48, p.Tables)
+	putU32(c, 52, p.Table)
+	putU32(c, 56, p.Pool)
+	c.ParamSize = 60
 }
 
 // Bindings of attn_merge.
@@ -721,13 +757,14 @@ func (p SiLUMulParams) Put(c *table.Cmd) {
 // Bindings of argmax.
 const (
 	ArgmaxBindLogits = 0 // r, [n] float32, with parts, [n, 2]: a float32 and its uint32 index, sorted by index
-	ArgmaxBindStops  = 1 // r, [1+max_stops] uint32, a count, then the ids
-	ArgmaxBindTokens = 2 // rw, [ring] uint32
+	ArgmaxBindStops  = 1 // r, [max(pool, 1), 1+max_stops] uint32, a count, then the ids
+	ArgmaxBindTokens = 2 // rw, [max(pool, 1), ring] uint32
 )
 
 // Specialisation constants of argmax.
 const (
-	ArgmaxSpecParts = 0 // 1 if the logits are the results of argmax_part
+	ArgmaxSpecParts     = 0 // 1 if the logits are the results of argmax_part
+	ArgmaxSpecSequences = 1 // which sequences the rows belong to
 )
 
 // ArgmaxParams are the parameters of argmax.
@@ -735,6 +772,7 @@ type ArgmaxParams struct {
 	N        uint32 // size of the vocabulary, or its number of parts
 	Ring     uint32 // entries of the token ring
 	MaxStops uint32 // stop ids that fit
+	Pool     uint32 // sequences of a pooled table; 0 in other tables
 }
 
 // ArgmaxParamsOf decodes the parameters of c, a command of kernel argmax.
@@ -743,6 +781,7 @@ func ArgmaxParamsOf(c *table.Cmd) ArgmaxParams {
 		N:        u32(c, 0),
 		Ring:     u32(c, 4),
 		MaxStops: u32(c, 8),
+		Pool:     u32(c, 12),
 	}
 }
 
@@ -751,7 +790,8 @@ func (p ArgmaxParams) Put(c *table.Cmd) {
 	putU32(c, 0, p.N)
 	putU32(c, 4, p.Ring)
 	putU32(c, 8, p.MaxStops)
-	c.ParamSize = 12
+	putU32(c, 12, p.Pool)
+	c.ParamSize = 16
 }
 
 // Bindings of rope_attn.
@@ -947,11 +987,16 @@ func (p GEMMHalvesParams) Put(c *table.Cmd) {
 
 // Bindings of sample_adjust.
 const (
-	SampleAdjustBindLogits   = 0 // r, [n] float32
-	SampleAdjustBindTokens   = 1 // r, [ring] uint32
-	SampleAdjustBindSettings = 2 // r, [1], sampler.Settings, then [max_bias, 2]: a token id and its bias as float32; each id occurs once
-	SampleAdjustBindKeys     = 3 // w, [n] uint32
-	SampleAdjustBindLargest  = 4 // w, [parts] uint32
+	SampleAdjustBindLogits   = 0 // r, [rows, n] float32
+	SampleAdjustBindTokens   = 1 // r, [max(pool, 1), ring] uint32
+	SampleAdjustBindSettings = 2 // r, [max(pool, 1)], sampler.Settings, then [max_bias, 2]: a token id and its bias as float32; each id occurs once
+	SampleAdjustBindKeys     = 3 // w, [rows, n] uint32
+	SampleAdjustBindLargest  = 4 // w, [rows, parts] uint32
+)
+
+// Specialisation constants of sample_adjust.
+const (
+	SampleAdjustSpecSequences = 0 // which sequences the rows belong to
 )
 
 // SampleAdjustParams are the parameters of sample_adjust.
@@ -960,6 +1005,8 @@ type SampleAdjustParams struct {
 	Part    uint32 // logits of a part
 	Ring    uint32 // entries of the token ring
 	MaxBias uint32 // capacity for biases
+	Pool    uint32 // sequences of a pooled table; 0 in other tables
+	Stride  uint32 // bytes from one sequence's settings to the next, in a pooled table
 }
 
 // SampleAdjustParamsOf decodes the parameters of c, a command of kernel sample_adjust.
@@ -969,6 +1016,8 @@ func SampleAdjustParamsOf(c *table.Cmd) SampleAdjustParams {
 		Part:    u32(c, 4),
 		Ring:    u32(c, 8),
 		MaxBias: u32(c, 12),
+		Pool:    u32(c, 16),
+		Stride:  u32(c, 20),
 	}
 }
 
@@ -978,36 +1027,43 @@ func (p SampleAdjustParams) Put(c *table.Cmd) {
 	putU32(c, 4, p.Part)
 	putU32(c, 8, p.Ring)
 	putU32(c, 12, p.MaxBias)
-	c.ParamSize = 16
+	putU32(c, 16, p.Pool)
+	putU32(c, 20, p.Stride)
+	c.ParamSize = 24
 }
 
 // Bindings of sample_filter.
 const (
-	SampleFilterBindKeys     = 0 // r, [n] uint32, written by sample_adjust
-	SampleFilterBindLargest  = 1 // r, [parts] uint32, written by sample_adjust
-	SampleFilterBindSettings = 2 // r, [1], sampler.Settings
-	SampleFilterBindLimit    = 3 // w, [4] uint32, key and id of the last kept token, largest key, 0
+	SampleFilterBindKeys     = 0 // r, [rows, n] uint32, written by sample_adjust
+	SampleFilterBindLargest  = 1 // r, [rows, parts] uint32, written by sample_adjust
+	SampleFilterBindSettings = 2 // r, [max(pool, 1)], sampler.Settings
+	SampleFilterBindLimit    = 3 // w, [rows, 4] uint32, key and id of the last kept token, largest key, 0
 )
 
 // Specialisation constants of sample_filter.
 const (
-	SampleFilterSpecStage1 = 0 // the sampler's first stage after the penalties
-	SampleFilterSpecStage2 = 1 // the sampler's second stage after the penalties
-	SampleFilterSpecStage3 = 2 // the sampler's third stage after the penalties
-	SampleFilterSpecStage4 = 3 // the sampler's fourth stage after the penalties
+	SampleFilterSpecStage1    = 0 // the sampler's first stage after the penalties
+	SampleFilterSpecStage2    = 1 // the sampler's second stage after the penalties
+	SampleFilterSpecStage3    = 2 // the sampler's third stage after the penalties
+	SampleFilterSpecStage4    = 3 // the sampler's fourth stage after the penalties
+	SampleFilterSpecSequences = 4 // which sequences the rows belong to
 )
 
 // SampleFilterParams are the parameters of sample_filter.
 type SampleFilterParams struct {
-	N    uint32 // vocabulary
-	Part uint32 // keys of a part
+	N      uint32 // vocabulary
+	Part   uint32 // keys of a part
+	Pool   uint32 // sequences of a pooled table; 0 in other tables
+	Stride uint32 // bytes from one sequence's settings to the next, in a pooled table
 }
 
 // SampleFilterParamsOf decodes the parameters of c, a command of kernel sample_filter.
 func SampleFilterParamsOf(c *table.Cmd) SampleFilterParams {
 	return SampleFilterParams{
-		N:    u32(c, 0),
-		Part: u32(c, 4),
+		N:      u32(c, 0),
+		Part:   u32(c, 4),
+		Pool:   u32(c, 8),
+		Stride: u32(c, 12),
 	}
 }
 
@@ -1015,28 +1071,39 @@ func SampleFilterParamsOf(c *table.Cmd) SampleFilterParams {
 func (p SampleFilterParams) Put(c *table.Cmd) {
 	putU32(c, 0, p.N)
 	putU32(c, 4, p.Part)
-	c.ParamSize = 8
+	putU32(c, 8, p.Pool)
+	putU32(c, 12, p.Stride)
+	c.ParamSize = 16
 }
 
 // Bindings of sample_draw.
 const (
-	SampleDrawBindKeys     = 0 // r, [n] uint32, written by sample_adjust
-	SampleDrawBindLimit    = 1 // r, [4] uint32, written by sample_filter
-	SampleDrawBindSettings = 2 // r, [1], sampler.Settings
-	SampleDrawBindOut      = 3 // w, [parts] (float32, index)
+	SampleDrawBindKeys     = 0 // r, [rows, n] uint32, written by sample_adjust
+	SampleDrawBindLimit    = 1 // r, [rows, 4] uint32, written by sample_filter
+	SampleDrawBindSettings = 2 // r, [max(pool, 1)], sampler.Settings
+	SampleDrawBindOut      = 3 // w, [rows, parts] (float32, index)
+)
+
+// Specialisation constants of sample_draw.
+const (
+	SampleDrawSpecSequences = 0 // which sequences the rows belong to
 )
 
 // SampleDrawParams are the parameters of sample_draw.
 type SampleDrawParams struct {
-	N    uint32 // vocabulary
-	Part uint32 // keys of a part
+	N      uint32 // vocabulary
+	Part   uint32 // keys of a part
+	Pool   uint32 // sequences of a pooled table; 0 in other tables
+	Stride uint32 // bytes from one sequence's settings to the next, in a pooled table
 }
 
 // SampleDrawParamsOf decodes the parameters of c, a command of kernel sample_draw.
 func SampleDrawParamsOf(c *table.Cmd) SampleDrawParams {
 	return SampleDrawParams{
-		N:    u32(c, 0),
-		Part: u32(c, 4),
+		N:      u32(c, 0),
+		Part:   u32(c, 4),
+		Pool:   u32(c, 8),
+		Stride: u32(c, 12),
 	}
 }
 
@@ -1044,27 +1111,38 @@ func SampleDrawParamsOf(c *table.Cmd) SampleDrawParams {
 func (p SampleDrawParams) Put(c *table.Cmd) {
 	putU32(c, 0, p.N)
 	putU32(c, 4, p.Part)
-	c.ParamSize = 8
+	putU32(c, 8, p.Pool)
+	putU32(c, 12, p.Stride)
+	c.ParamSize = 16
 }
 
 // Bindings of rank_part.
 const (
-	RankPartBindLogits   = 0 // r, [n] float32
-	RankPartBindSettings = 1 // r, [1], sampler.Settings
-	RankPartBindOut      = 2 // w, [parts], 42 uint32: the sum, low and high; sampler.OrderKey and id [20, 2], the most probable token first
+	RankPartBindLogits   = 0 // r, [rows, n] float32
+	RankPartBindSettings = 1 // r, [max(pool, 1)], sampler.Settings
+	RankPartBindOut      = 2 // w, [rows, parts], 42 uint32: the sum, low and high; sampler.OrderKey and id [20, 2], the most probable token first
+)
+
+// Specialisation constants of rank_part.
+const (
+	RankPartSpecSequences = 0 // which sequences the rows belong to
 )
 
 // RankPartParams are the parameters of rank_part.
 type RankPartParams struct {
-	N    uint32 // vocabulary
-	Part uint32 // logits of a part
+	N      uint32 // vocabulary
+	Part   uint32 // logits of a part
+	Pool   uint32 // sequences of a pooled table; 0 in other tables
+	Stride uint32 // bytes from one sequence's settings to the next, in a pooled table
 }
 
 // RankPartParamsOf decodes the parameters of c, a command of kernel rank_part.
 func RankPartParamsOf(c *table.Cmd) RankPartParams {
 	return RankPartParams{
-		N:    u32(c, 0),
-		Part: u32(c, 4),
+		N:      u32(c, 0),
+		Part:   u32(c, 4),
+		Pool:   u32(c, 8),
+		Stride: u32(c, 12),
 	}
 }
 
@@ -1072,16 +1150,23 @@ func RankPartParamsOf(c *table.Cmd) RankPartParams {
 func (p RankPartParams) Put(c *table.Cmd) {
 	putU32(c, 0, p.N)
 	putU32(c, 4, p.Part)
-	c.ParamSize = 8
+	putU32(c, 8, p.Pool)
+	putU32(c, 12, p.Stride)
+	c.ParamSize = 16
 }
 
 // Bindings of rank.
 const (
-	RankBindLogits   = 0 // r, [n] float32
-	RankBindParts    = 1 // r, [parts], 42 uint32, written by rank_part
-	RankBindDrawn    = 2 // r, [pairs] (float32, index)
-	RankBindSettings = 3 // r, [1], sampler.Settings
-	RankBindRanks    = 4 // rw, [entries], 42 words: id and float32 log-probability of the chosen token, then id and float32 log-probability [20, 2], the most probable token first; 0 if there is no token
+	RankBindLogits   = 0 // r, [rows, n] float32
+	RankBindParts    = 1 // r, [rows, parts], 42 uint32, written by rank_part
+	RankBindDrawn    = 2 // r, [rows, pairs] (float32, index)
+	RankBindSettings = 3 // r, [max(pool, 1)], sampler.Settings
+	RankBindRanks    = 4 // rw, [max(pool, 1), entries], 42 words: id and float32 log-probability of the chosen token, then id and float32 log-probability [20, 2], the most probable token first; 0 if there is no token
+)
+
+// Specialisation constants of rank.
+const (
+	RankSpecSequences = 0 // which sequences the rows belong to
 )
 
 // RankParams are the parameters of rank.
@@ -1090,6 +1175,8 @@ type RankParams struct {
 	Part    uint32 // logits in each part of the binding parts
 	Pairs   uint32 // elements of drawn
 	Entries uint32 // entries of ranks
+	Pool    uint32 // sequences of a pooled table; 0 in other tables
+	Stride  uint32 // bytes from one sequence's settings to the next, in a pooled table
 }
 
 // RankParamsOf decodes the parameters of c, a command of kernel rank.
@@ -1099,6 +1186,8 @@ func RankParamsOf(c *table.Cmd) RankParams {
 		Part:    u32(c, 4),
 		Pairs:   u32(c, 8),
 		Entries: u32(c, 12),
+		Pool:    u32(c, 16),
+		Stride:  u32(c, 20),
 	}
 }
 
@@ -1108,7 +1197,9 @@ func (p RankParams) Put(c *table.Cmd) {
 	putU32(c, 4, p.Part)
 	putU32(c, 8, p.Pairs)
 	putU32(c, 12, p.Entries)
-	c.ParamSize = 16
+	putU32(c, 16, p.Pool)
+	putU32(c, 20, p.Stride)
+	c.ParamSize = 24
 }
 
 // Bindings of accept.
@@ -1488,11 +1579,12 @@ const (
 
 // Specialisation constants of attn_tile.
 const (
-	AttnTileSpecHeadDim  = 0 // elements of a head
-	AttnTileSpecWindowed = 1 // 1 if attention is limited to a window
-	AttnTileSpecKV       = 2 // element type of the KV cache
-	AttnTileSpecLearned  = 3 // 1 if each head has a learned sink logit, which takes part in its softmax but has no value
-	AttnTileSpecAct      = 4 // activation type of the product
+	AttnTileSpecHeadDim   = 0 // elements of a head
+	AttnTileSpecWindowed  = 1 // 1 if attention is limited to a window
+	AttnTileSpecKV        = 2 // element type of the KV cache
+	AttnTileSpecLearned   = 3 // 1 if each head has a learned sink logit, which takes part in its softmax but has no value
+	AttnTileSpecAct       = 4 // activation type of the product
+	AttnTileSpecSequences = 5 // which sequences the rows belong to
 )
 
 // AttnTileParams are the parameters of attn_tile.
@@ -1506,6 +1598,9 @@ type AttnTileParams struct {
 	SoftCap float32 // c, if a score s becomes c*tanh(s/c); 0 means no cap
 	Units   uint32  // units of 64 or 16 pairs that a threadgroup computes, up to 2 or 4
 	Slots   uint32  // if act is not f32, steps of positions that threadgroup memory holds, 2 to 4; one is multiplied while the others are copied
+	Tables  uint32  // offset of the page tables in the step block, in a pooled table
+	Table   uint32  // pages in the page table of a sequence, in a pooled table
+	Pool    uint32  // sequences of a pooled table; 0 in other tables
 }
 
 // AttnTileParamsOf decodes the parameters of c, a command of kernel attn_tile.
@@ -1520,6 +1615,9 @@ func AttnTileParamsOf(c *table.Cmd) AttnTileParams {
 		SoftCap: f32(c, 24),
 		Units:   u32(c, 28),
 		Slots:   u32(c, 32),
+		Tables:  u32(c, 36),
+		Table:   u32(c, 40),
+		Pool:    u32(c, 44),
 	}
 }
 
@@ -1534,7 +1632,10 @@ func (p AttnTileParams) Put(c *table.Cmd) {
 	putF32(c, 24, p.SoftCap)
 	putU32(c, 28, p.Units)
 	putU32(c, 32, p.Slots)
-	c.ParamSize = 36
+	putU32(c, 36, p.Tables)
+	putU32(c, 40, p.Table)
+	putU32(c, 44, p.Pool)
+	c.ParamSize = 48
 }
 
 // Bindings of add_rmsnorm_halves.
@@ -1697,4 +1798,43 @@ func (p ExpertGEMMParams) Put(c *table.Cmd) {
 	putU32(c, 24, p.Used)
 	putU32(c, 28, p.Share)
 	c.ParamSize = 32
+}
+
+// Bindings of choose.
+const (
+	ChooseBindBest   = 0 // r, [rows, parts] (float32, index), written by argmax_part or sample_draw
+	ChooseBindStops  = 1 // r, [pool, 1+max_stops] uint32, a count, then the ids
+	ChooseBindTokens = 2 // rw, [pool, ring] uint32
+)
+
+// Specialisation constants of choose.
+const (
+	ChooseSpecSequences = 0 // which sequences the rows belong to
+)
+
+// ChooseParams are the parameters of choose.
+type ChooseParams struct {
+	Parts    uint32 // parts of the vocabulary
+	Ring     uint32 // entries of the token ring
+	MaxStops uint32 // stop ids that fit
+	Pool     uint32 // sequences of a pooled table; 0 in other tables
+}
+
+// ChooseParamsOf decodes the parameters of c, a command of kernel choose.
+func ChooseParamsOf(c *table.Cmd) ChooseParams {
+	return ChooseParams{
+		Parts:    u32(c, 0),
+		Ring:     u32(c, 4),
+		MaxStops: u32(c, 8),
+		Pool:     u32(c, 12),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p ChooseParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.Parts)
+	putU32(c, 4, p.Ring)
+	putU32(c, 8, p.MaxStops)
+	putU32(c, 12, p.Pool)
+	c.ParamSize = 16
 }

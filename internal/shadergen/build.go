@@ -212,7 +212,7 @@ func describe(m shaders.Manifest, files []*source, entries func(s *source, kerne
 			m.Kernels = append(m.Kernels, shaders.Kernel{Name: k.name, File: s.base(), MaxThreads: k.maxThreads, Entries: list})
 		}
 	}
-	b, err := json.MarshalIndent(m, "", "  ")
+	b, err := json.MarshalIndent(m, "", "")
 	return append(b, '\n'), err
 }
 

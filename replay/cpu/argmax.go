@@ -5,17 +5,19 @@ import (
 	"slices"
 
 	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/table"
 )
 
 // argmax chooses the next token: the one with the largest logit.
 type argmax struct {
+	sequences
 	ops      *ops
 	maxStops int
 	logits   []float32 // [n], or nil
 	parts    []uint32  // [n, 2]: the largest logit of each part as float32 bits, and its index; or nil
-	stops    []uint32  // count, then ids
-	tokens   []uint32  // [ring]
+	stops    []uint32  // [sequences, 1+maxStops]: count, then ids
+	tokens   []uint32  // [sequences, ring]
 	step     *table.Step
 }
 
@@ -23,7 +25,7 @@ func newArgmax(b *binder) (kernel, error) {
 	p := kernels.ArgmaxParamsOf(b.cmd)
 	b.need(p.Ring > 0, "the ring is empty")
 	k := &argmax{
-		ops: b.ops, maxStops: int(p.MaxStops),
+		sequences: b.sequences(kernels.ArgmaxSpecSequences, p.Pool), ops: b.ops, maxStops: int(p.MaxStops),
 		stops: b.u32(kernels.ArgmaxBindStops), tokens: b.u32(kernels.ArgmaxBindTokens), step: b.step,
 	}
 	if b.spec(kernels.ArgmaxSpecParts) != 0 {
@@ -43,11 +45,68 @@ func (k *argmax) run(w *worker, _, _ int) {
 	} else {
 		id = uint32(k.ops.largest(k.logits))
 	}
-	k.tokens[min(int(w.index), len(k.tokens)-1)] = id
+	ring := part(&k.sequences, w, 0, k.tokens)
+	ring[min(int(w.index), len(ring)-1)] = id
 	k.step.Count++
-	n := min(int(k.stops[0]), k.maxStops)
-	if slices.Contains(k.stops[1:1+n], id) {
+	if stops := part(&k.sequences, w, 0, k.stops); isStop(stops, k.maxStops, id) {
 		k.step.Stop = 1
+	}
+}
+
+// isStop reports whether a token is one of stops, a count and then the ids.
+func isStop(stops []uint32, most int, id uint32) bool {
+	return slices.Contains(stops[1:1+min(int(stops[0]), most)], id)
+}
+
+// choose chooses a token for each row of a batch and advances the row records.
+type choose struct {
+	sequences
+	parts, maxStops int
+	best            []uint32 // [rows, parts, 2]
+	stops           []uint32 // [sequences, 1+maxStops]
+	tokens          []uint32 // [sequences, ring]
+	step            *table.Step
+}
+
+func newChoose(b *binder) (kernel, error) {
+	p := kernels.ChooseParamsOf(b.cmd)
+	b.need(p.Ring > 0 && p.Parts > 0, "the ring or the parts are empty")
+	return &choose{
+		sequences: b.sequences(kernels.ChooseSpecSequences, p.Pool), parts: int(p.Parts), maxStops: int(p.MaxStops),
+		best: b.u32(kernels.ChooseBindBest), stops: b.u32(kernels.ChooseBindStops), tokens: b.u32(kernels.ChooseBindTokens), step: b.step,
+	}, b.err
+}
+
+func (k *choose) units(*worker) int { return 1 }
+
+func (k *choose) run(w *worker, _, _ int) {
+	going := false
+	for r := range k.active(w) {
+		if row := &k.rows[r]; row.Stop == 0 {
+			k.row(w, r, row)
+			going = going || row.Stop == 0
+		}
+	}
+	if !going {
+		k.step.Stop = sequence.StopBatch
+	}
+}
+
+// row chooses the token of row r.
+func (k *choose) row(w *worker, r int, row *sequence.Row) {
+	id := largestPart(k.best[2*r*k.parts:][:2*k.parts])
+	ring := part(&k.sequences, w, r, k.tokens)
+	ring[min(k.token(w, r)+1, len(ring)-1)] = id
+	k.step.Count++
+	row.Count++
+	row.Position++
+	row.KVLen++
+	row.TokenIndex++
+	switch {
+	case isStop(part(&k.sequences, w, r, k.stops), k.maxStops, id):
+		row.Stop = sequence.StopID
+	case row.TokenIndex >= row.Until:
+		row.Stop = sequence.StopUntil
 	}
 }
 

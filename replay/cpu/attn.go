@@ -30,6 +30,7 @@ var ones = func() (x [attnBlock]float32) {
 // attn computes softmax attention for each row and head, over all visible positions or over the
 // positions of one split.
 type attn struct {
+	sequences
 	ops   *ops
 	float floatFunc // product of rows of K and Q, for a float16 cache
 
@@ -63,6 +64,9 @@ func newAttn(b *binder) (kernel, error) {
 		vCache: b.kvCache(kernels.AttnBindVCache, p.KVHeads, p.Cap, p.First, d, kind),
 		out:    b.f32(kernels.AttnBindOut),
 	}
+	k.sequences = b.sequences(kernels.AttnSpecSequences, p.Pool)
+	k.kCache.paged(b, &k.sequences, p.Tables, p.Table, p.Pool)
+	k.vCache.paged(b, &k.sequences, p.Tables, p.Table, p.Pool)
 	k.window = b.window(kernels.AttnSpecWindowed, p.Window)
 	if b.spec(kernels.AttnSpecSinks) != 0 {
 		b.need(!k.split, "positions at the start are not split")
@@ -97,6 +101,9 @@ func newAttnTile(b *binder) (kernel, error) {
 		vCache: b.kvCache(kernels.AttnTileBindVCache, p.KVHeads, p.Cap, 0, d, kind),
 		out:    b.f32(kernels.AttnTileBindOut),
 	}
+	k.sequences = b.sequences(kernels.AttnTileSpecSequences, p.Pool)
+	k.kCache.paged(b, &k.sequences, p.Tables, p.Table, p.Pool)
+	k.vCache.paged(b, &k.sequences, p.Tables, p.Table, p.Pool)
 	k.window = b.window(kernels.AttnTileSpecWindowed, p.Window)
 	if b.spec(kernels.AttnTileSpecLearned) != 0 {
 		k.learned = b.f32(kernels.AttnTileBindLogits)
@@ -114,6 +121,9 @@ type sinks struct {
 // together returns the number of rows of a chunk that are computed together. The number leaves each
 // worker several pieces of work, if there are enough rows.
 func (k *attn) together(w *worker) int {
+	if k.kind == decl.SequencesMany {
+		return 1 // rows of different sequences share no K and V
+	}
 	n := min(w.rows, max(1, attnRows/k.perKV))
 	if groups, team := k.splits*k.heads/k.perKV, len(w.team.workers); w.rows == n && groups%team == 0 {
 		return n // the heads alone divide evenly, and each row of K and V is read once
@@ -167,6 +177,7 @@ func fairRow(i, rows int) int {
 // private memory.
 type attnGroup struct {
 	row, rows   int // the first row, and the number of rows
+	sequence    int // that the rows belong to
 	head, heads int
 	q, acc      []float32 // [rows, heads, headDim]
 	scores      []float32 // [rows, heads, attnBlock]
@@ -183,8 +194,11 @@ type attnGroup struct {
 // group computes heads h to h+n-1, which share K and V, of rows r to r+rows-1 and split s. The
 // result of a row and head does not depend on the others in the group.
 func (k *attn) group(w *worker, r, rows, s, h, n int) {
+	if k.stopped(r) {
+		return
+	}
 	mem, size := float32s(w.scratch), rows*n*k.headDim
-	g := attnGroup{row: r, rows: rows, head: h, heads: n, q: mem[:size], acc: mem[size:][:size], scores: mem[2*size:][:rows*n*attnBlock], fresh: math.MaxInt}
+	g := attnGroup{row: r, rows: rows, head: h, heads: n, q: mem[:size], acc: mem[size:][:size], scores: mem[2*size:][:rows*n*attnBlock], fresh: math.MaxInt, sequence: k.of(w, r)}
 	g.top, g.sum = w.top[:rows*n], w.sum[:rows*n]
 	clear(g.sum)
 	if k.kCache.scaleSize > 0 {
@@ -254,7 +268,7 @@ func (k *attn) sees(w *worker, g *attnGroup, r, s int) (begin, end int) {
 
 // seen returns the positions [begin, end) that row r sees in split s.
 func (k *attn) seen(w *worker, r, s int) (begin, end int) {
-	end = int(w.kvLen) + r
+	end = k.visible(w, r)
 	if k.window > 0 {
 		begin = max(0, end-k.window)
 	}

@@ -15,7 +15,8 @@ type embed struct {
 	rowBytes int
 	tiled    bool
 
-	tokens []uint32  // [ring]
+	sequences
+	tokens []uint32  // [sequences, ring]
 	w      []byte    // [vocab, n]
 	out    []float32 // [rows, n]
 }
@@ -31,7 +32,7 @@ func newEmbed(b *binder) (kernel, error) {
 	b.need(p.Vocab > 0 && p.Ring > 0, "the vocabulary or the ring is empty")
 	return &embed{
 		ops: b.ops, t: t, tiled: dtype.Layout(b.spec(kernels.EmbedSpecWeights)) == dtype.Tiled16, n: int(p.N), vocab: int(p.Vocab), scale: p.Scale, rowBytes: int(size),
-		tokens: b.u32(kernels.EmbedBindTokens), w: b.bytes(kernels.EmbedBindW), out: b.f32(kernels.EmbedBindOut),
+		sequences: b.sequences(kernels.EmbedSpecSequences, p.Pool), tokens: b.u32(kernels.EmbedBindTokens), w: b.bytes(kernels.EmbedBindW), out: b.f32(kernels.EmbedBindOut),
 	}, b.err
 }
 
@@ -39,8 +40,8 @@ func (k *embed) units(w *worker) int { return w.rows }
 
 func (k *embed) run(w *worker, lo, hi int) {
 	for r := lo; r < hi; r++ {
-		at := min(int(w.index)+r, len(k.tokens)-1)
-		id := min(int(k.tokens[at]), k.vocab-1)
+		ring := part(&k.sequences, w, r, k.tokens)
+		id := min(int(ring[min(k.token(w, r), len(ring)-1)]), k.vocab-1)
 		out := k.out[r*k.n:][:k.n]
 		var row []byte
 		if k.tiled {

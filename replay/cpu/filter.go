@@ -13,21 +13,23 @@ import (
 // sampleFilter implements sample_filter: it finds the last token that top-k, top-p and min-p
 // keep.
 type sampleFilter struct {
+	sequences
 	ops     *ops
-	part    int
+	part, n int
 	stages  [decl.SamplerStages]uint32
-	keys    []uint32 // [n]
-	largest []uint32 // [parts]
-	sampler []uint32
-	limit   []uint32 // [4]
+	keys    []uint32 // [rows, n]
+	largest []uint32 // [rows, parts]
+	sampler settings
+	limit   []uint32 // [rows, 4]
 }
 
 func newSampleFilter(b *binder) (kernel, error) {
 	p := kernels.SampleFilterParamsOf(b.cmd)
 	b.need(p.Part > 0, "the part is 0")
 	k := &sampleFilter{
-		ops: b.ops, part: int(p.Part), keys: b.u32(kernels.SampleFilterBindKeys), largest: b.u32(kernels.SampleFilterBindLargest),
-		sampler: b.u32(kernels.SampleFilterBindSettings), limit: b.u32(kernels.SampleFilterBindLimit),
+		sequences: b.sequences(kernels.SampleFilterSpecSequences, p.Pool),
+		ops:       b.ops, part: int(p.Part), n: int(p.N), keys: b.u32(kernels.SampleFilterBindKeys), largest: b.u32(kernels.SampleFilterBindLargest),
+		sampler: b.settings(kernels.SampleFilterBindSettings, p.Stride), limit: b.u32(kernels.SampleFilterBindLimit),
 	}
 	for i := range k.stages {
 		k.stages[i] = b.spec(kernels.SampleFilterSpecStage1 + i)
@@ -35,13 +37,24 @@ func newSampleFilter(b *binder) (kernel, error) {
 	return k, b.err
 }
 
-func (k *sampleFilter) units(w *worker) int { return min(w.rows, 1) }
+func (k *sampleFilter) units(w *worker) int { return k.active(w) }
 
-func (k *sampleFilter) run(w *worker, _, _ int) {
-	set := sampler.Parse(k.sampler)
-	f := filtering{ops: k.ops, set: set, part: k.part, keys: k.keys, largest: k.largest, most: slices.Max(k.largest), limit: 1, id: math.MaxUint32}
+func (k *sampleFilter) run(w *worker, lo, hi int) {
+	for r := lo; r < hi; r++ {
+		if !k.stopped(r) {
+			k.row(w, r)
+		}
+	}
+}
+
+// row finds the limit of row r.
+func (k *sampleFilter) row(w *worker, r int) {
+	set := sampler.Parse(k.sampler.of(k.of(w, r)))
+	parts := (k.n + k.part - 1) / k.part
+	keys, largest := k.keys[r*k.n:][:k.n], k.largest[r*parts:][:parts]
+	f := filtering{ops: k.ops, set: set, part: k.part, keys: keys, largest: largest, most: slices.Max(largest), limit: 1, id: math.MaxUint32}
 	words := uint32s(w.scratch)
-	f.weights, words = words[:len(k.keys)], words[len(k.keys):]
+	f.weights, words = words[:k.n], words[k.n:]
 	for _, a := range []*[]uint32{&f.list.keys, &f.list.ids, &f.list.weights} {
 		*a, words = words[:0:shortlist+listStep], words[shortlist+listStep:]
 	}
@@ -55,7 +68,7 @@ func (k *sampleFilter) run(w *worker, _, _ int) {
 			f.stage(s)
 		}
 	}
-	k.limit[0], k.limit[1], k.limit[2], k.limit[3] = f.limit, f.id, f.most, 0
+	copy(k.limit[4*r:], []uint32{f.limit, f.id, f.most, 0})
 }
 
 // shortlist is the largest number of candidates in a list. The lengths of lists are rounded up to

@@ -68,6 +68,7 @@ var constructors = [...]func(b *binder) (kernel, error){
 	kernels.Rank:         newRank,
 	kernels.Accept:       newAccept,
 	kernels.Draft:        newDraft,
+	kernels.Choose:       newChoose,
 	kernels.Route:        newRoute,
 	kernels.ExpertGEMV:   newExpertGEMV,
 	kernels.ExpertSum:    newExpertSum,
@@ -90,7 +91,9 @@ type binder struct {
 	env  *table.Env
 	mem  [][]byte // memory of each slot
 	step *table.Step
-	err  error
+	// block is the memory of the step slot, or nil while a table is only checked.
+	block []byte
+	err   error
 }
 
 // spec returns specialisation constant i.
@@ -172,10 +175,8 @@ type command struct {
 // no program.
 func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step) ([]command, error) {
 	cmds := make([]command, len(t.Cmds))
-	// alone reports that a single worker has run the commands since the last barrier. owed reports
-	// that one of these commands needed a barrier after the ones before it, which the order of the
-	// worker's commands replaces for that worker only.
-	alone, owed := false, false
+	// alone reports that a single worker has run the commands since the last barrier.
+	alone := false
 	err := device.EachCmd(name, t, func(i int, p *table.Program, cmd *table.Cmd) error {
 		k, err := bindOne(o, t, p, cmd, mem, step)
 		if err != nil {
@@ -183,9 +184,8 @@ func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step) ([]command, er
 		}
 		first, one := uint32(i) == p.First, cmd.Tiles() == 1
 		// Commands of a single worker are ordered without a barrier.
-		meets := cmd.Barrier != 0 && (first || !alone || !one) || owed && !one
+		meets := cmd.Barrier != 0 && (first || !alone || !one)
 		alone = one && (meets || alone && !first)
-		owed = alone && !meets && !first && (owed || cmd.Barrier != 0)
 		cmds[i] = command{kernel: k, cmd: cmd, index: i, tiles: cmd.Tiles(), barrier: meets}
 		return nil
 	})
@@ -201,6 +201,9 @@ func bindOne(o *ops, t *table.Table, p *table.Program, cmd *table.Cmd, mem [][]b
 		return nil, fmt.Errorf("kernel %s is not supported", declOf(env).Name)
 	}
 	b := &binder{ops: o, t: t, cmd: cmd, env: env, mem: mem, step: step}
+	if _, slot, ok := t.Slot(table.SlotStep); ok {
+		b.block = mem[slot]
+	}
 	k, err := constructors[cmd.Kernel](b)
 	if b.err != nil {
 		return nil, b.err

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"fmt"
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"math/bits"
 	"unsafe"
 
@@ -83,6 +84,12 @@ func int16s(b []byte) []int16 {
 func stepOf(b []byte) *table.Step {
 	_ = b[table.StepSize-1]
 	return (*table.Step)(unsafe.Pointer(&b[0]))
+}
+
+// rowsOf returns n row records. The memory must be aligned to 4 and hold at least n records.
+func rowsOf(b []byte, n int) []sequence.Row {
+	_ = b[n*sequence.RowBytes-1]
+	return unsafe.Slice((*sequence.Row)(unsafe.Pointer(&b[0])), n)
 }
 
 // stepWords returns a step as words that can be stored atomically.

@@ -11,28 +11,42 @@ import (
 // rankPart implements rank_part: it finds the likeliest tokens of each part of the vocabulary and
 // sums up its probabilities.
 type rankPart struct {
-	part    int
-	logits  []float32 // [n]
-	sampler []uint32
-	out     []uint32 // [parts, sampler.RankWords]
+	sequences
+	part, n int
+	logits  []float32 // [rows, n]
+	sampler settings
+	out     []uint32 // [rows, parts, sampler.RankWords]
 }
 
 func newRankPart(b *binder) (kernel, error) {
 	p := kernels.RankPartParamsOf(b.cmd)
 	b.need(p.Part > 0, "the part is 0")
 	return &rankPart{
-		part: int(p.Part), logits: b.f32(kernels.RankPartBindLogits), sampler: b.u32(kernels.RankPartBindSettings), out: b.u32(kernels.RankPartBindOut),
+		sequences: b.sequences(kernels.RankPartSpecSequences, p.Pool),
+		part:      int(p.Part), n: int(p.N), logits: b.f32(kernels.RankPartBindLogits), sampler: b.settings(kernels.RankPartBindSettings, p.Stride), out: b.u32(kernels.RankPartBindOut),
 	}, b.err
 }
 
-func (k *rankPart) units(w *worker) int { return min(w.rows, 1) * len(k.out) / sampler.RankWords }
+func (k *rankPart) parts() int { return (k.n + k.part - 1) / k.part }
 
-func (k *rankPart) run(_ *worker, lo, hi int) {
-	n := rankedTokens(k.sampler)
+func (k *rankPart) units(w *worker) int { return k.active(w) * k.parts() }
+
+func (k *rankPart) run(w *worker, lo, hi int) {
+	eachRow(lo, hi, k.parts(), func(r, lo, hi int) {
+		if !k.stopped(r) {
+			k.row(w, r, lo, hi)
+		}
+	})
+}
+
+// row processes parts lo to hi-1 of row r.
+func (k *rankPart) row(w *worker, r, lo, hi int) {
+	n := rankedTokens(k.sampler.of(k.of(w, r)))
+	row := k.logits[r*k.n:][:k.n]
 	for i := lo; i < hi; i++ {
 		first := i * k.part
-		logits := k.logits[first:min(first+k.part, len(k.logits))]
-		out := k.out[i*sampler.RankWords:][:sampler.RankWords]
+		logits := row[first:min(first+k.part, k.n)]
+		out := k.out[(r*k.parts()+i)*sampler.RankWords:][:sampler.RankWords]
 		clear(out)
 		top := ranking{pairs: out[2:][:2*n]}
 		for j, v := range logits {
@@ -115,38 +129,52 @@ func shared(sum uint64, mantissa, exponent uint32) uint64 {
 // rank implements rank: it writes the log-probabilities of the chosen token and of the likeliest
 // ones.
 type rank struct {
-	logits  []float32 // [n]
-	parts   []uint32  // [parts, sampler.RankWords]
-	drawn   []uint32  // [pairs, 2]
-	sampler []uint32
-	ranks   []uint32 // [entries, sampler.RankWords]
+	sequences
+	n, part, pairs int
+	logits         []float32 // [rows, n]
+	parts          []uint32  // [rows, parts, sampler.RankWords]
+	drawn          []uint32  // [rows, pairs, 2]
+	sampler        settings
+	ranks          []uint32 // [sequences, entries, sampler.RankWords]
 }
 
 func newRank(b *binder) (kernel, error) {
 	p := kernels.RankParamsOf(b.cmd)
 	b.need(p.Part > 0 && p.Entries > 0, "the part or the entries are 0")
 	return &rank{
+		sequences: b.sequences(kernels.RankSpecSequences, p.Pool), n: int(p.N), part: int(p.Part), pairs: int(p.Pairs),
 		logits: b.f32(kernels.RankBindLogits), parts: b.u32(kernels.RankBindParts), drawn: b.u32(kernels.RankBindDrawn),
-		sampler: b.u32(kernels.RankBindSettings), ranks: b.u32(kernels.RankBindRanks),
+		sampler: b.settings(kernels.RankBindSettings, p.Stride), ranks: b.u32(kernels.RankBindRanks),
 	}, b.err
 }
 
-func (k *rank) units(w *worker) int { return min(w.rows, 1) }
+func (k *rank) units(w *worker) int { return k.active(w) }
 
-func (k *rank) run(w *worker, _, _ int) {
-	n := rankedTokens(k.sampler)
-	entries := uint32(len(k.ranks) / sampler.RankWords)
-	out := k.ranks[(w.index+1)%entries*sampler.RankWords:][:sampler.RankWords]
+func (k *rank) run(w *worker, lo, hi int) {
+	for r := lo; r < hi; r++ {
+		if !k.stopped(r) {
+			k.row(w, r)
+		}
+	}
+}
+
+// row writes the entry of row r.
+func (k *rank) row(w *worker, r int) {
+	n := rankedTokens(k.sampler.of(k.of(w, r)))
+	ranks := part(&k.sequences, w, r, k.ranks)
+	all := (k.n + k.part - 1) / k.part * sampler.RankWords
+	parts, logits := k.parts[r*all:][:all], k.logits[r*k.n:][:k.n]
+	out := ranks[(k.token(w, r)+1)%(len(ranks)/sampler.RankWords)*sampler.RankWords:][:sampler.RankWords]
 	clear(out)
 	top := ranking{pairs: out[2:][:2*n]}
-	for p := k.parts; len(p) >= sampler.RankWords; p = p[sampler.RankWords:] {
+	for p := parts; len(p) >= sampler.RankWords; p = p[sampler.RankWords:] {
 		for i := 2; i < 2+2*n && p[i] > top.least; i += 2 {
 			top.add(p[i], p[i+1])
 		}
 	}
 	most := top.pairs[0]
 	largest, total := sampler.KeyValue(most), uint64(0)
-	for p := k.parts; len(p) >= sampler.RankWords; p = p[sampler.RankWords:] {
+	for p := parts; len(p) >= sampler.RankWords; p = p[sampler.RankWords:] {
 		if p[2] != 0 {
 			mantissa, exponent := share(largest - sampler.KeyValue(p[2]))
 			total += shared(uint64(p[1])<<32|uint64(p[0]), mantissa, exponent)
@@ -166,6 +194,6 @@ func (k *rank) run(w *worker, _, _ int) {
 	for i := 0; i < 2*n; i += 2 {
 		top.pairs[i], top.pairs[i+1] = top.pairs[i+1], of(top.pairs[i])
 	}
-	out[0] = largestPart(k.drawn)
-	out[1] = of(sampler.OrderKey(k.logits[min(int(out[0]), len(k.logits)-1)]))
+	out[0] = largestPart(k.drawn[2*r*k.pairs:][:2*k.pairs])
+	out[1] = of(sampler.OrderKey(logits[min(int(out[0]), k.n-1)]))
 }

@@ -42,6 +42,7 @@ type ropeAngles struct {
 	factor float32
 	still  uint32 // if it is not 0, the angles are for position min(0, still-1-pos) and rotate Q back to the distance of the attention sinks
 
+	sequences
 	invFreq []float32 // [half]
 	factors []float32 // [half], or nil
 	out     []float32 // [rows, half, 2]
@@ -51,7 +52,7 @@ func newRoPEAngles(b *binder) (kernel, error) {
 	p := kernels.RoPEAnglesParamsOf(b.cmd)
 	k := &ropeAngles{
 		half: int(p.Half), factor: p.AttnFactor, still: p.Still,
-		invFreq: b.f32(kernels.RoPEAnglesBindInvFreq), out: b.f32(kernels.RoPEAnglesBindOut),
+		sequences: b.sequences(kernels.RoPEAnglesSpecSequences, 0), invFreq: b.f32(kernels.RoPEAnglesBindInvFreq), out: b.f32(kernels.RoPEAnglesBindOut),
 	}
 	if b.spec(kernels.RoPEAnglesSpecFactors) != 0 {
 		k.factors = b.f32(kernels.RoPEAnglesBindFactors)
@@ -63,7 +64,7 @@ func (k *ropeAngles) units(w *worker) int { return w.rows }
 
 func (k *ropeAngles) run(w *worker, lo, hi int) {
 	for r := lo; r < hi; r++ {
-		at := w.index + uint32(r)
+		at := k.place(w, r)
 		pos := float32(at)
 		if k.still > 0 {
 			pos = -float32(at - min(at, k.still-1))

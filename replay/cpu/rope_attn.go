@@ -74,9 +74,9 @@ func (k *attn) makeHeads(w *worker, g *attnGroup, s int) {
 	k.kCache.put(k.ops, g.newK, head, g.scales)
 	k.vCache.put(k.ops, g.newV, from.v[kv*d:][:d], g.scales)
 	if g.head%k.perKV == 0 {
-		at := k.kCache.row(last)
-		k.kCache.rows(kv, at, 1).copy(g.newK)
-		k.vCache.rows(kv, at, 1).copy(g.newV)
+		at := k.kCache.at(kv, 0, last)
+		k.kCache.rows(at, 1).copy(g.newK)
+		k.vCache.rows(at, 1).copy(g.newV)
 	}
 }
 
@@ -89,5 +89,5 @@ func (g *attnGroup) run(c *kvCache, own kvRows, head, p, n int) (int, kvRows) {
 	if p < g.fresh {
 		n = min(n, g.fresh-p)
 	}
-	return c.run(head, p, n)
+	return c.run(head, g.sequence, p, n)
 }

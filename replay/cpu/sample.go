@@ -11,40 +11,63 @@ import (
 // sampleAdjust implements sample_adjust: it converts logits, with bias and penalties, to ordered
 // keys.
 type sampleAdjust struct {
+	sequences
 	ops           *ops
 	part, maxBias int
-	logits        []float32 // [n]
-	tokens        []uint32  // [ring]
-	sampler       []uint32  // sampler.Settings, then pairs of id and bias
-	keys          []uint32  // [n]
-	largest       []uint32  // [parts]
+	n             int
+	logits        []float32 // [rows, n]
+	tokens        []uint32  // [sequences, ring]
+	sampler       settings  // sampler.Settings, then pairs of id and bias
+	keys          []uint32  // [rows, n]
+	largest       []uint32  // [rows, parts]
 }
 
 func newSampleAdjust(b *binder) (kernel, error) {
 	p := kernels.SampleAdjustParamsOf(b.cmd)
 	b.need(p.Part > 0 && p.Ring > 0, "the part or the ring is 0")
 	return &sampleAdjust{
-		ops: b.ops, part: int(p.Part), maxBias: int(p.MaxBias), logits: b.f32(kernels.SampleAdjustBindLogits), tokens: b.u32(kernels.SampleAdjustBindTokens),
-		sampler: b.u32(kernels.SampleAdjustBindSettings), keys: b.u32(kernels.SampleAdjustBindKeys), largest: b.u32(kernels.SampleAdjustBindLargest),
+		sequences: b.sequences(kernels.SampleAdjustSpecSequences, p.Pool), ops: b.ops, n: int(p.N), part: int(p.Part), maxBias: int(p.MaxBias), logits: b.f32(kernels.SampleAdjustBindLogits), tokens: b.u32(kernels.SampleAdjustBindTokens),
+		sampler: b.settings(kernels.SampleAdjustBindSettings, p.Stride), keys: b.u32(kernels.SampleAdjustBindKeys), largest: b.u32(kernels.SampleAdjustBindLargest),
 	}, b.err
 }
 
-func (k *sampleAdjust) units(w *worker) int { return min(w.rows, 1) * len(k.largest) }
+func (k *sampleAdjust) parts() int { return (k.n + k.part - 1) / k.part }
+
+func (k *sampleAdjust) units(w *worker) int { return k.active(w) * k.parts() }
 
 func (k *sampleAdjust) run(w *worker, lo, hi int) {
-	set := sampler.Parse(k.sampler)
-	end := min(int(w.index)+1, len(k.tokens))
-	window := k.tokens[end-min(int(set.Window), end) : end]
-	biases := k.sampler[sampler.Words:]
+	eachRow(lo, hi, k.parts(), func(r, lo, hi int) {
+		if !k.stopped(r) {
+			k.row(w, r, lo, hi)
+		}
+	})
+}
+
+// row processes parts lo to hi-1 of row r.
+func (k *sampleAdjust) row(w *worker, r, lo, hi int) {
+	own := k.sampler.of(k.of(w, r))
+	set := sampler.Parse(own)
+	ring := part(&k.sequences, w, r, k.tokens)
+	end := min(k.token(w, r)+1, len(ring))
+	window := ring[end-min(int(set.Window), end) : end]
+	biases := own[sampler.Words:]
 	biases = biases[:2*min(int(set.Biases), k.maxBias)]
-	first, last := lo*k.part, min(hi*k.part, len(k.logits))
+	row := adjusted{k.part, k.keys[r*k.n:][:k.n], k.largest[r*k.parts():][:k.parts()]}
+	logits := k.logits[r*k.n:][:k.n]
+	first, last := lo*k.part, min(hi*k.part, k.n)
 	for i := lo; i < hi; i++ {
 		from, to := i*k.part, min((i+1)*k.part, last)
-		k.largest[i] = k.ops.orderKeys(k.keys[from:to], k.logits[from:to])
+		row.largest[i] = k.ops.orderKeys(row.keys[from:to], logits[from:to])
 	}
 	if len(biases) > 0 || len(window) > 0 {
-		k.adjust(uint32s(w.scratch), &set, window, biases, first, last)
+		row.adjust(uint32s(w.scratch), &set, window, biases, first, last)
 	}
+}
+
+// adjusted is a row of keys that biases and penalties change.
+type adjusted struct {
+	part          int
+	keys, largest []uint32 // [n], [parts]
 }
 
 // orderKeys sets keys to sampler.OrderKey of logits and returns the largest key.
@@ -60,7 +83,7 @@ func orderKeys(keys []uint32, logits []float32) (most uint32) {
 // adjust applies the biases, and the penalties of the tokens in window, to the logits of tokens
 // [first, last). It stores the changed logits as sampler.OrderKey in k.keys and updates the largest
 // key of each part. counts is scratch memory for last-first elements.
-func (k *sampleAdjust) adjust(counts []uint32, set *sampler.Settings, window, biases []uint32, first, last int) {
+func (k *adjusted) adjust(counts []uint32, set *sampler.Settings, window, biases []uint32, first, last int) {
 	keys := k.keys[first:last]
 	n := uint32(last - first)
 	change := func(id uint32, v float32) {
@@ -111,36 +134,46 @@ func penalised(v float32, count uint32, set *sampler.Settings) float32 {
 
 // sampleDraw implements sample_draw: it draws a token of each part.
 type sampleDraw struct {
+	sequences
 	ops     *ops
-	part    int
-	keys    []uint32 // [n]
-	limit   []uint32 // key, id, largest key
-	sampler []uint32
-	out     []uint32 // [parts, 2]
+	part, n int
+	keys    []uint32 // [rows, n]
+	limit   []uint32 // [rows, 4]: key, id, largest key
+	sampler settings
+	out     []uint32 // [rows, parts, 2]
 }
 
 func newSampleDraw(b *binder) (kernel, error) {
 	p := kernels.SampleDrawParamsOf(b.cmd)
 	b.need(p.Part > 0, "the part is 0")
 	return &sampleDraw{
-		ops: b.ops, part: int(p.Part), keys: b.u32(kernels.SampleDrawBindKeys), limit: b.u32(kernels.SampleDrawBindLimit),
-		sampler: b.u32(kernels.SampleDrawBindSettings), out: b.u32(kernels.SampleDrawBindOut),
+		sequences: b.sequences(kernels.SampleDrawSpecSequences, p.Pool),
+		ops:       b.ops, part: int(p.Part), n: int(p.N), keys: b.u32(kernels.SampleDrawBindKeys), limit: b.u32(kernels.SampleDrawBindLimit),
+		sampler: b.settings(kernels.SampleDrawBindSettings, p.Stride), out: b.u32(kernels.SampleDrawBindOut),
 	}, b.err
 }
 
-func (k *sampleDraw) units(w *worker) int { return min(w.rows, 1) * len(k.out) / 2 }
+func (k *sampleDraw) parts() int { return (k.n + k.part - 1) / k.part }
+
+func (k *sampleDraw) units(w *worker) int { return k.active(w) * k.parts() }
 
 func (k *sampleDraw) run(w *worker, lo, hi int) {
-	set := sampler.Parse(k.sampler)
-	for i := lo; i < hi; i++ {
-		first := i * k.part
-		last := min(first+k.part, len(k.keys))
-		if set.InvTemperature == 0 || k.limit[2] == 0 {
-			k.out[2*i], k.out[2*i+1] = largestKey(k.keys[first:last], first)
-		} else {
-			k.out[2*i], k.out[2*i+1] = k.draw(&set, first, last, w.index+1)
+	eachRow(lo, hi, k.parts(), func(r, lo, hi int) {
+		if k.stopped(r) {
+			return
 		}
-	}
+		set := sampler.Parse(k.sampler.of(k.of(w, r)))
+		keys, limit, out := k.keys[r*k.n:][:k.n], k.limit[4*r:][:4], k.out[2*r*k.parts():]
+		for i := lo; i < hi; i++ {
+			first := i * k.part
+			last := min(first+k.part, k.n)
+			if set.InvTemperature == 0 || limit[2] == 0 {
+				out[2*i], out[2*i+1] = largestKey(keys[first:last], first)
+			} else {
+				out[2*i], out[2*i+1] = k.draw(&set, keys, limit, first, last, uint32(k.token(w, r)+1))
+			}
+		}
+	})
 }
 
 // largestKey returns the logit bits of the largest key, and the first id with this key.
@@ -177,9 +210,9 @@ func (c *race) enter(key, id uint32, r uint64) {
 }
 
 // draw returns the bits of a part's largest score and its id.
-func (k *sampleDraw) draw(set *sampler.Settings, first, last int, token uint32) (score, id uint32) {
-	c := race{largest: sampler.KeyValue(k.limit[2]), factor: set.InvTemperature, id: uint32(first)}
-	c = k.ops.draw(c, k.keys[first:last], first, draws{seed: set.Seed, token: token, limit: k.limit[0], limitID: k.limit[1]})
+func (k *sampleDraw) draw(set *sampler.Settings, keys, limit []uint32, first, last int, token uint32) (score, id uint32) {
+	c := race{largest: sampler.KeyValue(limit[2]), factor: set.InvTemperature, id: uint32(first)}
+	c = k.ops.draw(c, keys[first:last], first, draws{seed: set.Seed, token: token, limit: limit[0], limitID: limit[1]})
 	if !c.found {
 		return math.Float32bits(float32(math.NaN())), c.id
 	}

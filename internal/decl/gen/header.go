@@ -63,8 +63,20 @@ typedef struct pianola_step {
     uint32_t accepted;
     uint32_t trust; // trust in the next drafts, a speculate.Trust
     uint32_t until; // token index at which verification ends, or 0
-    uint32_t reserved;
+    uint32_t sequence; // of a pooled table: the sequence that the rows belong to
 } pianola_step;
+
+// A row record. sequence.Row documents the fields.
+typedef struct pianola_row {
+    uint32_t sequence;
+    uint32_t position;
+    uint32_t kv_len;
+    uint32_t token_index;
+    uint32_t until;
+    uint32_t count;
+    uint32_t stop;
+    uint32_t reserved[9];
+} pianola_row;
 
 // The beginning of a sampler slot. sampler.Settings documents the fields.
 typedef struct pianola_sampler {
@@ -139,7 +151,7 @@ func header(kernels []decl.Kernel) ([]byte, error) {
 		fmt.Fprintf(&b, "#define PIANOLA_PATCH_%s %d\n", strings.ToUpper(name), i)
 	}
 	b.WriteString(cmdStruct)
-	b.WriteString("PIANOLA_ASSERT_SIZE(pianola_cmd, 256);\nPIANOLA_ASSERT_SIZE(pianola_second, 16);\nPIANOLA_ASSERT_SIZE(pianola_step, 64);\nPIANOLA_ASSERT_SIZE(pianola_sampler, 64);\n\n#endif\n")
+	b.WriteString("PIANOLA_ASSERT_SIZE(pianola_cmd, 256);\nPIANOLA_ASSERT_SIZE(pianola_second, 16);\nPIANOLA_ASSERT_SIZE(pianola_step, 64);\nPIANOLA_ASSERT_SIZE(pianola_row, 64);\nPIANOLA_ASSERT_SIZE(pianola_sampler, 64);\n\n#endif\n")
 	return b.Bytes(), nil
 }
 

@@ -1,0 +1,182 @@
+package compiler
+
+import (
+	"fmt"
+
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/sequence"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// poolError reports that a pooled table cannot have an option, or not this number of sequences or pages.
+type poolError struct{ What string }
+
+// Error implements error.
+func (e *poolError) Error() string { return "compiler: a table for many sequences: " + e.What }
+
+// poolKind is a kind of layers, which see the same positions and share page tables.
+type poolKind struct{ window, sinks int }
+
+// planPool checks the options of a pooled table and plans its step block.
+func (s *state) planPool() error {
+	o := &s.in.Options
+	if o.Sequences == 0 && o.Pages == 0 {
+		return nil
+	}
+	if o.Draft > 0 {
+		return &poolError{"drafts are not supported yet"}
+	}
+	o.Batching = true
+	l := sequence.Layout{Sequences: o.Sequences, Pages: o.Pages, Table: ceil(o.Context, sequence.PagePositions)}
+	if o.Pages == 0 {
+		l.Pages = l.Sequences * l.Table
+	}
+	for i := range s.cfg.Layers {
+		if k := s.kindOf(i); s.kindIndex(k) < 0 {
+			s.kinds = append(s.kinds, k)
+		}
+	}
+	l.Kinds = len(s.kinds)
+	for _, n := range s.batchClasses() {
+		l.Rows = max(l.Rows, n)
+	}
+	if err := l.Check(); err != nil {
+		return &poolError{err.Error()}
+	}
+	s.pool = &l
+	return nil
+}
+
+// kindOf returns the kind of a layer.
+func (s *state) kindOf(layer int) poolKind {
+	if w := s.cfg.Layer[layer].Window; w > 0 {
+		return poolKind{window: w}
+	}
+	return poolKind{s.in.Options.KVWindow, s.in.Options.KVSinks}
+}
+
+func (s *state) kindIndex(k poolKind) int {
+	for i, other := range s.kinds {
+		if other == k {
+			return i
+		}
+	}
+	return -1
+}
+
+// batchClasses returns the numbers of rows that batch programs are compiled for, in ascending order. A
+// class that no batch needs is left out.
+func (s *state) batchClasses() (classes []int) {
+	for _, n := range s.in.Chip.BatchRows {
+		classes = append(classes, min(n, s.in.Options.Sequences))
+		if n >= s.in.Options.Sequences {
+			break
+		}
+	}
+	return classes
+}
+
+// batchRows returns the largest number of rows of a batch, or 0 if the table is not pooled.
+func (s *state) batchRows() int {
+	if s.pool == nil {
+		return 0
+	}
+	return s.pool.Rows
+}
+
+// planPages creates a layer's slots of KV pages.
+func (s *state) planPages(l *layerPlan) {
+	k := s.kindOf(l.index)
+	l.window, l.sinks = k.window, k.sinks
+	l.cap = s.pool.Pages * sequence.PagePositions
+	l.tables = uint32(s.pool.TablesAt(s.kindIndex(k)))
+}
+
+// batches adds the programs that decode a batch, for each class of rows.
+func (s *state) batches() error {
+	for _, rows := range s.batchClasses() {
+		const chooses = table.FlagChooses | table.FlagBatch
+		for _, b := range []struct {
+			name   string
+			flags  table.Flags
+			choose func(p *program)
+			on     bool
+		}{
+			{sequence.ProgramBatch, chooses, s.argmaxRows, true},
+			{sequence.ProgramSample, chooses | table.FlagSamples, s.sample, s.sampler != nil},
+			{sequence.ProgramRanked, chooses | table.FlagSamples | table.FlagRanks, s.ranked, s.ranks != nil},
+		} {
+			if !b.on {
+				continue
+			}
+			p := s.newProgram(fmt.Sprintf("%s.%d", b.name, rows), rows, true, b.flags)
+			x, err := s.body(p)
+			if err != nil {
+				return err
+			}
+			if err := s.head(p, x, false, b.choose); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// argmaxRows emits the choice of the most probable token of each row.
+func (s *state) argmaxRows(p *program) {
+	part := s.in.Chip.ArgmaxPart
+	if part == 0 {
+		part = roundUp(s.cfg.Vocab, 4)
+	}
+	best := s.argmaxParts(p, part)
+	p.emit(spot{role: roleArgmaxPart}, argmaxPartArgs{part: part}, []operand{{v: s.logits, width: s.cfg.Vocab}}, best.all())
+	p.emit(spot{role: roleArgmax}, chooseArgs{parts: best.width / 2}, []operand{best.all(), s.stops.all()}, s.tokens.all())
+}
+
+// sequences returns the value of the constant sequences for a program's commands.
+func (l *lowering) sequences() uint32 {
+	switch {
+	case l.s.pool == nil:
+		return decl.SequencesOwn
+	case l.p.flags.Has(table.FlagBatch):
+		return decl.SequencesMany
+	}
+	return decl.SequencesOne
+}
+
+// place sets a patch of the program's position or token, which the rows of a batch take from their row
+// records instead.
+func (l *lowering) place(kind table.Patch, offset uint8) {
+	if l.sequences() != decl.SequencesMany {
+		l.patch(kind, offset)
+		return
+	}
+	l.patch(table.PatchNone, 0)
+	if kind == table.PatchKVLen {
+		l.cmd.PutSecond(int(offset), 1) // a valid value, which is not used
+	}
+}
+
+// pooled returns the number of sequences of a pooled table, or 0.
+func (l *lowering) pooled() uint32 {
+	if l.s.pool == nil {
+		return 0
+	}
+	return uint32(l.s.pool.Sequences)
+}
+
+// pages returns the parameters tables and table of the layer's KV pages.
+func (l *lowering) pages() (tables, entries uint32) {
+	if l.s.pool == nil {
+		return 0, 0
+	}
+	return l.n.layer.tables, uint32(l.s.pool.Table)
+}
+
+// first returns the number of rows at the start of a layer's cache that stay, which pages do not have.
+func (l *layerPlan) first() uint32 {
+	if l.tables > 0 {
+		return 0
+	}
+	return uint32(l.sinks)
+}
