@@ -181,3 +181,24 @@ func TestSampledAllocations(t *testing.T) {
 		allocations(t, m, o)
 	}
 }
+
+// TestLogProbsOnThreads compares the log-probabilities that several threads and one compute for a
+// model with capped logits. There the command that caps them, which one thread executes, comes before
+// a command of one thread and one of several, which may run together.
+func TestLogProbsOnThreads(t *testing.T) {
+	var want []rankedToken
+	for _, threads := range []int{1, 2, 4} {
+		m := loadedOnThreads(t, threads, "gemma2", 64, compiler.Options{LogProbs: true})
+		s := session(t, m, replay.SessionOptions{})
+		if err := s.SetSampling(replay.Sampling{LogProbs: 2}); err != nil {
+			t.Fatal(err)
+		}
+		got := rankedTokens(t, s, 60)
+		if want == nil {
+			want = got
+		}
+		if !slices.EqualFunc(got, want, equalRanked) {
+			t.Errorf("%d threads give other log-probabilities than one", threads)
+		}
+	}
+}

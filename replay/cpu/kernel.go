@@ -175,8 +175,10 @@ type command struct {
 // no program.
 func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step) ([]command, error) {
 	cmds := make([]command, len(t.Cmds))
-	// alone reports that a single worker has run the commands since the last barrier.
-	alone := false
+	// alone reports that a single worker has run the commands since the last barrier. owed reports
+	// that one of these commands needed a barrier after the ones before it, which the order of the
+	// worker's commands replaces for that worker only.
+	alone, owed := false, false
 	err := device.EachCmd(name, t, func(i int, p *table.Program, cmd *table.Cmd) error {
 		k, err := bindOne(o, t, p, cmd, mem, step)
 		if err != nil {
@@ -184,8 +186,9 @@ func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step) ([]command, er
 		}
 		first, one := uint32(i) == p.First, cmd.Tiles() == 1
 		// Commands of a single worker are ordered without a barrier.
-		meets := cmd.Barrier != 0 && (first || !alone || !one)
+		meets := cmd.Barrier != 0 && (first || !alone || !one) || owed && !one
 		alone = one && (meets || alone && !first)
+		owed = alone && !meets && !first && (owed || cmd.Barrier != 0)
 		cmds[i] = command{kernel: k, cmd: cmd, index: i, tiles: cmd.Tiles(), barrier: meets}
 		return nil
 	})
