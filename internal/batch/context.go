@@ -63,14 +63,14 @@ func (c *Context) Set(tokens []int32) error {
 	return nil
 }
 
-// set implements Set. The sequence always lacks at least the last token.
+// set implements Set.
 func (c *Context) set(tokens []int32) {
 	n := 0
 	for n < min(len(tokens), len(c.tokens)) && tokens[n] == c.tokens[n] {
 		n++
 	}
 	c.ring = min(c.ring, n)
-	c.seq.Truncate(min(n, max(0, len(tokens)-1)))
+	c.seq.Truncate(n)
 	if c.seq.Len() == 0 {
 		c.e.s.Drop(c.seq)
 	}
@@ -134,6 +134,7 @@ type Figures struct {
 	SetBacks int           // number of times that the request was set back
 	Rows     int           // sum of the rows of the submissions that chose its tokens
 	Steps    int           // number of these submissions
+	Device   time.Duration // their time
 }
 
 // Stream delivers the tokens of a request. Its methods are for the caller of Start; one call at a
@@ -184,6 +185,10 @@ func (c *Context) Start(a Ask) (*Stream, error) {
 	if a.Within > 0 {
 		st.r.Deadline = now + a.Within
 	}
+	// The last token is computed in any case: the next one follows from it.
+	if last := len(st.r.Tokens) - 1; last >= 0 && c.seq.Len() > last {
+		c.seq.Truncate(last)
+	}
 	if err := e.s.Add(st.r); err != nil {
 		return nil, err
 	}
@@ -193,11 +198,12 @@ func (c *Context) Start(a Ask) (*Stream, error) {
 }
 
 // post appends tokens for the caller to fetch.
-func (st *Stream) post(tokens []int32, ranks []byte, stopped bool, rows int) {
+func (st *Stream) post(tokens []int32, ranks []byte, stopped bool, rows int, took time.Duration) {
 	st.mu.Lock()
 	st.tokens, st.ranks, st.stopped = append(st.tokens, tokens...), append(st.ranks, ranks...), stopped
 	st.figures.Rows += max(1, rows)
 	st.figures.Steps++
+	st.figures.Device += took
 	st.mu.Unlock()
 	st.notify()
 }
@@ -295,6 +301,23 @@ func (st *Stream) fetch() (tokens []int32, ranks []byte, stopped, done bool, err
 	return tokens, ranks, stopped && len(tokens) > 0, done, err
 }
 
+// Limit lowers the number of tokens that the request chooses to n, if that many have not been chosen
+// yet.
+func (st *Stream) Limit(n int) {
+	e := st.c.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if st.isDone() {
+		return
+	}
+	// A row in flight may choose more than n tokens; the caller leaves them.
+	st.r.Most = min(st.r.Most, max(n-(len(st.r.Tokens)-st.base)+st.r.Chosen, st.r.Chosen))
+	if st.r.Chosen >= st.r.Most && !e.inFlight(st.r) {
+		e.s.Cancel(st.r)
+		e.end(st.r, nil)
+	}
+}
+
 // resume lets a paused request go on.
 func (st *Stream) resume() {
 	e := st.c.e
@@ -350,9 +373,7 @@ func (st *Stream) Close(n int) {
 		c.ring = min(c.ring, keep)
 		c.tokens = c.tokens[:keep]
 	}
-	if at := max(0, len(c.tokens)-1); c.seq.Len() > at {
-		c.seq.Truncate(at)
-	}
+	c.seq.Truncate(len(c.tokens))
 	if c.seq.Len() == 0 {
 		e.s.Drop(c.seq)
 	}

@@ -326,7 +326,7 @@ func (e *Engine) settle(step *schedule.Step, err error) {
 		c := st.c
 		if n := r.Chosen - before[i]; n > 0 {
 			c.ring = len(r.Tokens)
-			st.post(outcomes[i].Tokens, e.sub.Results[i].Ranks, outcomes[i].Stopped, len(step.Decode))
+			st.post(outcomes[i].Tokens, e.sub.Results[i].Ranks, outcomes[i].Stopped, len(step.Decode), e.sub.Took)
 		}
 	}
 	if err != nil {

@@ -256,10 +256,26 @@ func (v *invariance) request(r *rand.Rand, c *Context, tokens, more []int32) ([]
 		return nil, err
 	}
 	if r.IntN(8) == 0 {
+		if _, _, _, _, err := st.Next(ctx); err == nil && r.IntN(2) == 0 {
+			st.Close(0)
+			return tokens, nil
+		}
+		st.Close(-1)
+		return tokens[:len(tokens)-len(more)], nil
+	}
+	limited := r.IntN(8) == 0
+	if limited {
+		a.Most = 1 + r.IntN(a.Most)
+		st.Limit(a.Most)
+	}
+	if r.IntN(8) == 0 {
 		time.Sleep(time.Duration(r.IntN(30)) * time.Millisecond)
 		v.count(func(c *counts) { c.slow++ })
 	}
 	got, err := collect(ctx, st)
+	if limited { // the submission that was running may choose more
+		got = got[:min(len(got), a.Most)]
+	}
 	want := alone(v.kinds, tokens, a.Most, s)
 	keep := len(got)
 	if keep > 0 && r.IntN(5) == 0 {
