@@ -117,6 +117,8 @@ func CheckRun(t *table.Table, r *Run) error {
 	context := uint64(t.Header.Context)
 	all := uint64(rows) * uint64(r.Count)
 	switch until := r.Step.Until; {
+	case until == 0 && t.Programs[r.Program].Flags.Has(table.FlagBatch):
+		all = 0 // the rows are where their row records say, which kernels clamp to the context
 	case until == 0 && t.Programs[r.Program].Flags.Has(table.FlagAdvances):
 		all = uint64(most) * uint64(r.Count) // later replays may have up to MaxRows rows
 	case until != 0 && !t.Programs[r.Program].Flags.Has(table.FlagAdvances):
