@@ -1,6 +1,7 @@
 package pianola
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -29,6 +30,15 @@ type Options struct {
 	// of sessions before they use it. RealTime changes no setting of the process, such as
 	// GOMAXPROCS.
 	RealTime bool
+
+	// Parallel is the number of generations that run together, as rows of one batch: calls of
+	// several sessions then share each reading of the weights, and no call waits until another
+	// one's prompt is prefilled. It sets TableOptions.Sequences. 0 selects sessions that take turns.
+	// docs/PARALLEL.md lists what works with it.
+	Parallel int
+	// Queue is the largest number of calls that wait for a place in the batch; 0 selects 16 for each
+	// of Parallel. Further calls return an error.
+	Queue int
 
 	// Table selects what is compiled. With a Roll, its fields must be zero or agree with
 	// the roll; Open otherwise returns a *RollError.
@@ -185,6 +195,12 @@ type TableOptions struct {
 	// decode gives the bits of prefill. On a GPU decode then uses the kernels of prefill and
 	// takes longer.
 	Batching bool
+	// Sequences compiles a table for this number of sequences, which implies Batching. Options.Parallel
+	// sets it. 0 compiles a table for sessions that take turns.
+	Sequences int
+	// Pages is the number of KV pages of 64 positions that the sequences share, for each kind of
+	// layers. 0 selects enough for all of them at full context.
+	Pages int
 	// AllLogits adds the program that Session.Logits and Session.Classify need.
 	AllLogits bool
 	// Hidden adds the program that Session.Hidden and Session.Embed need.
@@ -218,7 +234,24 @@ func (o *TableOptions) compiler() compiler.Options {
 	return compiler.Options{
 		Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, Exact: o.Exact, Batching: o.Batching, AllLogits: o.AllLogits, Hidden: o.Hidden, LogProbs: o.LogProbs,
 		Sampler: o.Sampler, Draft: o.Draft, KV: string(o.KV), KVSinks: o.KVSinks, KVWindow: o.KVWindow,
+		Sequences: o.Sequences, Pages: o.Pages,
 	}
+}
+
+// parallel sets the options of the table that Parallel implies.
+func (o *Options) parallel() error {
+	switch {
+	case o.Parallel < 0 || o.Queue < 0:
+		return fmt.Errorf("pianola: Parallel is %d and Queue %d", o.Parallel, o.Queue)
+	case o.Parallel == 0:
+		return nil
+	case o.RealTime:
+		return errors.New("pianola: Options.RealTime is not supported with Options.Parallel")
+	case o.Table.Sequences != 0 && o.Table.Sequences != o.Parallel:
+		return fmt.Errorf("pianola: Parallel is %d and TableOptions.Sequences %d", o.Parallel, o.Table.Sequences)
+	}
+	o.Table.Sequences = o.Parallel
+	return nil
 }
 
 // agreesWith returns a *RollError for the first option that is set and contradicts a roll.
@@ -237,6 +270,8 @@ func (o *TableOptions) agreesWith(t *table.Table) error {
 		{"NoRepack", o.NoRepack, !roll.NoRepack, true, false},
 		{"Exact", o.Exact, !roll.Exact, true, false},
 		{"Batching", o.Batching, !roll.Batching, true, false},
+		{"Sequences", o.Sequences != 0, o.Sequences != roll.Sequences, o.Sequences, roll.Sequences},
+		{"Pages", o.Pages != 0, o.Pages != roll.Pages, o.Pages, roll.Pages},
 		{"AllLogits", o.AllLogits, !roll.AllLogits, true, false},
 		{"Hidden", o.Hidden, !roll.Hidden, true, false},
 		{"LogProbs", o.LogProbs, !roll.LogProbs, true, false},
@@ -261,7 +296,7 @@ func rollOptions(t *table.Table) (TableOptions, error) {
 	}
 	o := TableOptions{
 		Context: c.Context, NoFuse: c.NoFuse, NoRepack: c.NoRepack, Exact: c.Exact, Batching: c.Batching, Sampler: c.Sampler,
-		KV: KVType(c.KV), KVSinks: c.KVSinks, KVWindow: c.KVWindow,
+		KV: KVType(c.KV), KVSinks: c.KVSinks, KVWindow: c.KVWindow, Sequences: c.Sequences, Pages: c.Pages,
 	}
 	// The programs decide, whatever the header records.
 	o.AllLogits = t.Header.LogitsRows > 0

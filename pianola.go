@@ -201,6 +201,9 @@ func Open(ctx context.Context, path string, o Options) (*Model, error) {
 }
 
 func (m *Model) open(ctx context.Context, o Options) error {
+	if err := o.parallel(); err != nil {
+		return err
+	}
 	if err := o.Table.check(); err != nil {
 		return err
 	}
@@ -261,14 +264,14 @@ func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 	}
 	m.times.Touch = time.Since(start)
 
-	if err := m.load(ctx); err != nil {
+	if err := m.load(ctx, o); err != nil {
 		return err
 	}
 	return m.life.enter(ctx, StateReady, "")
 }
 
 // load loads the table on the device and measures the parts of loading.
-func (m *Model) load(ctx context.Context) (err error) {
+func (m *Model) load(ctx context.Context, o Options) (err error) {
 	start, uploads := time.Now(), false
 	lap := func(to *time.Duration) {
 		*to = time.Since(start)
@@ -276,6 +279,7 @@ func (m *Model) load(ctx context.Context) (err error) {
 	}
 	show := m.life.stage(StageUpload)
 	m.m, err = replay.Load(ctx, m.dev, m.t, m.mapped, replay.LoadOptions{
+		Queue: o.Queue,
 		Progress: func(done, total uint64) {
 			if !uploads { // the first call reports the beginning
 				uploads = true

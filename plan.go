@@ -94,6 +94,9 @@ var ErrNoPlan = errors.New("pianola: the device does not support memory plans")
 // o.MemoryBudget, the error is a *BudgetError, which contains the plan. Other errors are ErrNoPlan
 // and those of OpenHeader and Open.
 func Plan(path string, o Options) (p *MemoryPlan, err error) {
+	if err := o.parallel(); err != nil {
+		return nil, err
+	}
 	h, err := OpenHeader(path, o.Architectures)
 	if err != nil {
 		return nil, err

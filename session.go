@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/replacefile"
 	"github.com/pianola-engine/pianola/replay"
 )
@@ -31,6 +32,9 @@ type SessionOptions struct {
 	// and invalidates the recordings of ModeRecord. 0 reserves the whole context with
 	// Options.RealTime and in ModeRecord, and otherwise the device's minimum.
 	Reserve int
+	// Priority ranks the calls of sessions of a model with Options.Parallel; larger ones go first.
+	// A level of priority is worth a second of waiting, so that every call is served.
+	Priority int
 	// NoReuse prefills each whole prompt from its first token, even if the context begins
 	// with the same tokens. See GenerateOptions.Whole.
 	NoReuse bool
@@ -50,18 +54,24 @@ type Rollover struct {
 
 func (m *Model) replayOptions(o SessionOptions) replay.SessionOptions {
 	ro := replay.SessionOptions{
-		Chain: o.Chain, ChainTime: o.ChainTime, Reserve: o.Reserve, NoReuse: o.NoReuse, Rollover: replay.Rollover(o.Rollover),
+		Chain: o.Chain, ChainTime: o.ChainTime, Reserve: o.Reserve, Priority: o.Priority, NoReuse: o.NoReuse, Rollover: replay.Rollover(o.Rollover),
 	}
 	if o.ChainTime == 0 && m.realTime {
 		ro.ChainTime = RealTimeChain
 	}
-	if o.Reserve == 0 && (m.realTime || m.mode == ModeRecord) {
+	if o.Reserve == 0 && (m.realTime || m.mode == ModeRecord) && !m.parallel() {
 		ro.Reserve = int(m.t.Header.Context)
 	}
 	if !o.IgnoreStops {
 		ro.StopIDs = m.stops
 	}
 	return ro
+}
+
+// parallel reports whether the model's sessions run together.
+func (m *Model) parallel() bool {
+	o, err := compiler.OptionsOf(m.t)
+	return err == nil && o.Sequences > 0
 }
 
 // Session is one context on a model: the tokens so far and their KV cache.
@@ -194,6 +204,9 @@ type Counters struct {
 	Reused    int // prompt tokens that the context already held
 	Drafted   int // draft tokens that were verified
 	Accepted  int // draft tokens that were accepted
+
+	Request   uint64 // number of the last request to a model with Options.Parallel
+	BatchRows int    // sum over its submissions of the rows that were decoded together
 }
 
 // Counters returns the session's totals. They include complete submissions only.

@@ -12,6 +12,9 @@ import (
 // command to times. The length of times is the number of commands of the program that
 // decodes: decode, or sample after a call of SetSampling that needs it.
 func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
+	if err := s.single(noProfile); err != nil {
+		return err
+	}
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
@@ -48,6 +51,9 @@ func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
 // lengths are the numbers of commands of the programs that table.Table.Prefill returns for the
 // length of ids and head, or sample_head after a call of SetSampling that needs it.
 func (s *Session) ProfilePrompt(ctx context.Context, ids []int32, prefill, head []time.Duration) error {
+	if err := s.single(noProfile); err != nil {
+		return err
+	}
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
@@ -130,6 +136,9 @@ func (s *Session) timed(times []time.Duration) (Result, error) {
 // Dry walks the decode program for n tokens without running a kernel and returns the time
 // that this takes: the cost of replaying apart from the kernels.
 func (s *Session) Dry(n int) (time.Duration, error) {
+	if err := s.single(noDry); err != nil {
+		return 0, err
+	}
 	if err := s.begin(); err != nil {
 		return 0, err
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pianola-engine/pianola/internal/batch"
 	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -51,6 +52,7 @@ type Model struct {
 	caches   []table.KVCache
 
 	fingerprint func() ([32]byte, error) // of the table
+	engine      *batch.Engine            // of a table for many sequences, otherwise nil
 
 	verifyRows int  // most rows of the program verify, 0 without one
 	moves      bool // Info.Moves: the device can replay verify several times in one run
@@ -73,9 +75,6 @@ type programs struct {
 	decode, prefill, prefillFew, head, logits, hidden, verify int
 	sample, sampleHead, ranked, rankedHead                    int
 }
-
-// errPooled is returned for a pooled table, whose state belongs to sequences and not to sessions.
-var errPooled = errors.New("replay: sessions cannot replay a table for many sequences")
 
 // find sets the indices. Each program must have the flags that its use relies on.
 func (p *programs) find(t *table.Table) error {
@@ -156,9 +155,6 @@ func Load(ctx context.Context, dev Device, t *table.Table, src Source, o LoadOpt
 	if err := m.programs.find(t); err != nil {
 		return nil, err
 	}
-	if _, pooled := sequence.Of(t.Header.Options, int(t.Header.Context)); pooled {
-		return nil, errPooled
-	}
 	// The device has validated the table. The code below relies on it.
 	if err = dev.Load(ctx, t, src, o); err != nil {
 		return nil, err
@@ -181,6 +177,11 @@ func Load(ctx context.Context, dev Device, t *table.Table, src Source, o LoadOpt
 	var ranks bool
 	if _, m.ranks, ranks = t.Slot(table.SlotRanks); !ranks || m.stages == nil || m.programs.ranked < 0 {
 		m.programs.rankedHead = -1
+	}
+	if l, pooled := sequence.Of(t.Header.Options, int(t.Header.Context)); pooled {
+		if err := m.startEngine(l, o); err != nil {
+			return nil, err
+		}
 	}
 	return m, nil
 }
@@ -213,6 +214,9 @@ type SessionOptions struct {
 	Reserve int
 	// Rollover selects how a full context continues.
 	Rollover Rollover
+	// Priority ranks the calls of sessions of a model for many sequences: larger ones first. Calls
+	// of lower priority wait longer, but not for ever.
+	Priority int
 	// NoReuse makes Reprompt, RepromptLogits and RepromptHidden prefill all tokens, even
 	// those that the context already holds.
 	NoReuse bool
@@ -241,6 +245,9 @@ func (m *Model) newSession(o SessionOptions, open func() (SessionID, error)) (*S
 	}
 	if len(o.StopIDs) > int(h.MaxStops) {
 		return nil, fmt.Errorf("replay: %d stop ids exceed the table's limit of %d", len(o.StopIDs), h.MaxStops)
+	}
+	if m.engine != nil {
+		return m.newParallel(o, nil)
 	}
 	if o.Reserve < 0 || o.Reserve > int(h.Context) {
 		return nil, fmt.Errorf("replay: cannot reserve %d positions: want 0 to the context of %d", o.Reserve, h.Context)
@@ -307,6 +314,9 @@ func (m *Model) Close() error {
 	m.open.Unlock()
 	for _, s := range live { // end all sessions before waiting for the first
 		s.end()
+	}
+	if m.engine != nil {
+		m.engine.Close()
 	}
 	var errs []error
 	for _, s := range live {

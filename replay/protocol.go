@@ -45,6 +45,9 @@ type Pager interface {
 // LoadOptions are the settings for loading one table on a device.
 type LoadOptions struct {
 	Progress func(done, total uint64) // reports the bytes of the upload section copied so far; may be nil
+	// Queue is the largest number of calls that wait for a place in the batch of a table for many
+	// sequences; 0 means 16 for each sequence. More get an error.
+	Queue int
 	// Loaded, if not nil, is called once the weights are in place and before the first
 	// submission. Its error ends the load.
 	Loaded func() error
@@ -114,11 +117,12 @@ func CheckRun(t *table.Table, r *Run) error {
 	if rows == 0 || rows > most {
 		return fmt.Errorf("%d rows are not within 1 to %d", rows, most)
 	}
+	if t.Programs[r.Program].Flags.Has(table.FlagBatch) {
+		return nil // the row records have the positions
+	}
 	context := uint64(t.Header.Context)
 	all := uint64(rows) * uint64(r.Count)
 	switch until := r.Step.Until; {
-	case until == 0 && t.Programs[r.Program].Flags.Has(table.FlagBatch):
-		all = 0 // the rows are where their row records say, which kernels clamp to the context
 	case until == 0 && t.Programs[r.Program].Flags.Has(table.FlagAdvances):
 		all = uint64(most) * uint64(r.Count) // later replays may have up to MaxRows rows
 	case until != 0 && !t.Programs[r.Program].Flags.Has(table.FlagAdvances):

@@ -16,6 +16,10 @@ func (s *Session) Reprompt(ctx context.Context, ids []int32) (next int32, stoppe
 		return 0, false, err
 	}
 	defer s.done()
+	if s.par != nil {
+		s.settle()
+		return s.repromptParallel(ctx, ids)
+	}
 	if err := s.check(ids, 0); err != nil {
 		return 0, false, err
 	}
@@ -70,6 +74,10 @@ func (s *Session) Fork() (*Session, error) {
 		return nil, err
 	}
 	defer s.done()
+	if s.par != nil {
+		s.settle()
+		return s.forkParallel()
+	}
 	f, err := s.m.newSession(s.o, func() (id SessionID, err error) {
 		return s.m.dev.Fork(s.id, s.n)
 	})

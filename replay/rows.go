@@ -22,6 +22,9 @@ var (
 // each row in order, [vocab]. They are valid during the call. An error of visit ends
 // AllLogits and leaves the context unchanged.
 func (s *Session) AllLogits(ctx context.Context, ids []int32, visit func(row int, logits []float32) error) error {
+	if err := s.single(noRows); err != nil {
+		return err
+	}
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
@@ -74,6 +77,9 @@ func (m *Model) hiddenRows() rowProgram {
 }
 
 func (s *Session) repromptRows(ctx context.Context, p rowProgram, missing error, ids []int32, from int, visit func(row int, values []float32) error) error {
+	if err := s.single(noRows); err != nil {
+		return err
+	}
 	if err := s.enter(ctx); err != nil {
 		return err
 	}

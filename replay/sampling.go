@@ -210,6 +210,11 @@ func (s *Session) SetSampling(o Sampling) error {
 	case o.LogProbs > 0 && s.m.programs.rankedHead < 0:
 		return ErrNoLogProbs
 	case o.LogProbs == 0 && o.Greedy():
+		if s.par != nil {
+			s.settle()
+			s.setChoice(false, 0, nil)
+			return nil
+		}
 		s.sampled, s.ranked = false, 0
 		return nil
 	case s.m.stages == nil:
@@ -229,6 +234,11 @@ func (s *Session) SetSampling(o Sampling) error {
 		}
 		b = binary.LittleEndian.AppendUint32(b, uint32(id))
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(o.LogitBias[id])))
+	}
+	if s.par != nil {
+		s.settle()
+		s.setChoice(true, o.LogProbs, b)
+		return nil
 	}
 	if err := s.m.dev.Write(s.id, s.m.sampler, 0, b); err != nil {
 		return err

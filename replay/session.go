@@ -57,6 +57,8 @@ type session struct {
 	counting sync.Mutex // guards stats
 	stats    Stats
 
+	par *parallel // of a model for many sequences, otherwise nil
+
 	entries []byte // entries of the ranks slot for the tokens of the last call
 	entered int    // number of valid entries
 }
@@ -91,6 +93,11 @@ type Stats struct {
 	// Drafted counts the draft tokens that were verified, Accepted those that decoding
 	// chose.
 	Drafted, Accepted int
+
+	// Request is the number of the last request of a model for many sequences, and BatchRows the
+	// sum over its Submissions of the rows that were decoded together.
+	Request   uint64
+	BatchRows int
 }
 
 // Stats returns the counts since the session was created.
@@ -139,7 +146,12 @@ func (s *Session) Hold(f func(held *Session) error) error {
 	}
 	defer s.turn.Unlock()
 	held := &Session{session: s.session, held: true}
-	defer func() { held.held = false }()
+	defer func() {
+		held.held = false
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.settle()
+	}()
 	return f(held)
 }
 
@@ -161,6 +173,10 @@ func (s *Session) Reset() error {
 		return err
 	}
 	defer s.done()
+	if s.par != nil {
+		s.settle()
+		return s.replace(nil, 0, false)
+	}
 	s.empty()
 	return s.closedOr(s.setRolls(0))
 }
@@ -181,6 +197,9 @@ func (s *Session) Close() error {
 	s.end()
 	s.closing.Lock()
 	defer s.closing.Unlock()
+	if s.par != nil {
+		s.par.c.Close() // ends the call in progress
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.m.forget(s)
@@ -336,6 +355,10 @@ func (s *Session) Prompt(ctx context.Context, ids []int32) (next int32, stopped 
 		return 0, false, err
 	}
 	defer s.done()
+	if s.par != nil {
+		s.settle()
+		return s.promptParallel(ctx, ids, len(s.par.c.Tokens()))
+	}
 	return s.prompt(ctx, ids)
 }
 
@@ -498,6 +521,9 @@ func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped
 	if !s.pending {
 		return nil, false, ErrNothingPending
 	}
+	if s.par != nil {
+		return s.chainParallel(ctx, limit)
+	}
 	defer s.watch(ctx)()
 	if err := s.makeRoom(ctx, 1); err != nil {
 		return nil, false, err
@@ -574,6 +600,10 @@ func (s *Session) Rewind(n int) error {
 	if n < 0 || n > s.n || n == s.n && !s.pending {
 		return fmt.Errorf("replay: cannot rewind to position %d of %d", n, s.n)
 	}
+	if s.par != nil {
+		s.settle()
+		return s.rewindParallel(n)
+	}
 	if !s.keeps(n) {
 		return fmt.Errorf("replay: cannot rewind to position %d: %d are written and the cache keeps %d", n, s.high, s.m.kvSlack)
 	}
@@ -598,6 +628,10 @@ func (s *Session) SetNext(id int32) error {
 	if vocab := int(s.m.t.Header.Vocab); id < 0 || int(id) >= vocab {
 		return &TokenError{0, id, vocab}
 	}
+	if s.par != nil {
+		s.settle()
+		return s.setNextParallel(id)
+	}
 	binary.LittleEndian.PutUint32(s.bytes, uint32(id))
 	if err := s.m.dev.Write(s.id, s.m.tokens, uint64(s.n)*4, s.bytes[:4]); err != nil {
 		return err
@@ -608,6 +642,9 @@ func (s *Session) SetNext(id int32) error {
 
 // Logits copies the logits from which the pending token was chosen to dst, [vocab].
 func (s *Session) Logits(dst []float32) error {
+	if err := s.single(noLogits); err != nil {
+		return err
+	}
 	if err := s.begin(); err != nil {
 		return err
 	}
@@ -626,9 +663,5 @@ func (s *Session) IsStop(id int32) bool { return slices.Contains(s.o.StopIDs, id
 
 // writeStops sets the stop ids of the following submissions.
 func (s *Session) writeStops(ids []int32) error {
-	buf := binary.LittleEndian.AppendUint32(nil, uint32(len(ids)))
-	for _, id := range ids {
-		buf = binary.LittleEndian.AppendUint32(buf, uint32(id))
-	}
-	return s.m.dev.Write(s.id, s.m.stops, 0, buf)
+	return s.m.dev.Write(s.id, s.m.stops, 0, encodeStops(ids))
 }

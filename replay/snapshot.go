@@ -10,6 +10,7 @@ import (
 	"hash"
 	"io"
 
+	"github.com/pianola-engine/pianola/internal/batch"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -59,6 +60,9 @@ var (
 // Snapshot writes the context to w: its tokens, the logits of the pending token, and the
 // rows of the KV caches in use. It does not write stop ids and other options.
 func (s *Session) Snapshot(w io.Writer) error {
+	if err := s.single(noSnapshot); err != nil {
+		return err
+	}
 	if err := s.begin(); err != nil {
 		return err
 	}
@@ -175,6 +179,9 @@ func (s *Session) eachSlot(f func(slot uint32, offset uint64, p []byte, position
 // It allocates memory as it reads rows, so that a damaged file cannot make it allocate more
 // than the file holds.
 func (m *Model) Restore(r io.Reader, o SessionOptions) (*Session, error) {
+	if m.engine != nil {
+		return nil, &batch.UnsupportedError{What: noSnapshot}
+	}
 	s, err := m.NewSession(o)
 	if err != nil {
 		return nil, err

@@ -44,6 +44,9 @@ const (
 // replay verifies several tokens. The tokens do not change. The error is ErrNoVerify.
 // Chains return ErrSpeculateSampled if sampling is on.
 func (s *Session) SetSpeculation(on bool) error {
+	if err := s.single(noSpeculation); on && err != nil {
+		return err
+	}
 	if err := s.begin(); err != nil {
 		return err
 	}
@@ -52,6 +55,9 @@ func (s *Session) SetSpeculation(on bool) error {
 }
 
 func (s *Session) setSpeculation(on bool) error {
+	if s.par != nil {
+		return nil
+	}
 	p := &s.speculation
 	if on && s.m.programs.verify < 0 {
 		return ErrNoVerify

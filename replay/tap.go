@@ -10,6 +10,9 @@ var ErrNoTaps = errors.New("replay: the device does not support taps")
 // SetTap makes all following submissions show what their commands write; nil ends that. The
 // error is ErrNoTaps if the device does not support taps.
 func (s *Session) SetTap(tap *Tap) error {
+	if err := s.single(noTap); tap != nil && err != nil {
+		return err
+	}
 	if err := s.begin(); err != nil {
 		return err
 	}

@@ -1,0 +1,138 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/testmodels"
+)
+
+// TestParallel generates in many sessions of a model with Options.Parallel at once. Some loops end
+// early, some calls are cancelled, some are slow. Each gets the tokens that a model for batching gives.
+func TestParallel(t *testing.T) {
+	for _, name := range []string{"llama", "gemma3_text"} {
+		t.Run(name, func(t *testing.T) {
+			table := pianola.TableOptions{Context: 256, Batching: true, LogProbs: true}
+			alone := open(t, "testdata/tiny/"+name, pianola.Options{Device: pianola.DeviceCPU, Threads: teamThreads, Table: table})
+			table.Pages = 12
+			m := open(t, "testdata/tiny/"+name, pianola.Options{Device: pianola.DeviceCPU, Threads: teamThreads, Parallel: 5, Table: table})
+			r := rand.New(rand.NewPCG(1, 2))
+			var all sync.WaitGroup
+			for i := range 30 {
+				ids := make([]int32, 1+r.IntN(120))
+				for j := range ids {
+					if ids[j] = int32(j + 1); i%2 == 0 || j > 70 {
+						ids[j] = 1 + r.Int32N(400)
+					}
+				}
+				o := pianola.GenerateOptions{MaxTokens: 1 + r.IntN(40)}
+				if i%3 == 0 {
+					o.Sampling = pianola.Sampling{Temperature: 0.9, Seed: 5, LogProbs: i % 2}
+				}
+				want := parallelTokens(t, t.Context(), alone, ids, o, -1, 0)
+				stop, slow := -1, time.Duration(0)
+				if i%4 == 0 {
+					stop = len(want) / 2
+				}
+				if i%5 == 0 {
+					slow = time.Millisecond
+				}
+				all.Go(func() {
+					got := parallelTokens(t, t.Context(), m, ids, o, stop, slow)
+					if stop >= 0 && len(want) > stop {
+						want = want[:stop+1]
+					}
+					if !slices.Equal(got, want) {
+						t.Errorf("generation %d: %v, want %v", i, got, want)
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
+// parallelTokens returns the tokens and log-probabilities of a generation, as text. The loop ends after
+// the token with index stop, if that is not negative, and waits after each token.
+func parallelTokens(t *testing.T, ctx context.Context, m *pianola.Model, ids []int32, o pianola.GenerateOptions, stop int, slow time.Duration) (out []string) {
+	s, err := m.NewSession(pianola.SessionOptions{ChainTime: 5 * time.Millisecond})
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for tok, err := range s.GenerateIDs(ctx, ids, o) {
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		out = append(out, fmt.Sprint(tok.ID, tok.LogProb))
+		if len(out) == stop+1 {
+			break
+		}
+		time.Sleep(slow)
+	}
+	if s.Len() != len(ids)+len(out)-1 {
+		t.Errorf("the context has %d positions after %d and %d tokens", s.Len(), len(ids), len(out))
+	}
+	return out
+}
+
+// TestParallelEnds checks the errors of a model with Options.Parallel: of a cancelled generation, of
+// Close during a generation, and of options that it does not support.
+func TestParallelEnds(t *testing.T) {
+	m := open(t, "testdata/tiny/llama", pianola.Options{Device: pianola.DeviceCPU, Parallel: 2, Table: pianola.TableOptions{Context: 512}})
+	s, err := m.NewSession(pianola.SessionOptions{IgnoreStops: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	cause := errors.New("enough")
+	n := 0
+	for _, err = range s.GenerateIDs(ctx, []int32{1, 2, 3}, pianola.GenerateOptions{}) {
+		if n++; n == 3 {
+			cancel(cause)
+		}
+	}
+	if !errors.Is(err, cause) {
+		t.Errorf("a cancelled generation: %v", err)
+	}
+	before := s.Len()
+	if _, _, err := s.Prompt(t.Context(), []int32{5, 6}); err != nil || s.Len() != before+3 {
+		t.Errorf("a prompt after a cancelled generation: %d positions after %d, %v", s.Len(), before, err)
+	}
+	if c := s.Counters(); c.Request == 0 || c.BatchRows == 0 || c.Submissions == 0 {
+		t.Errorf("%+v", c)
+	}
+	n = 0
+	for _, err = range s.GenerateIDs(t.Context(), []int32{1, 2, 3}, pianola.GenerateOptions{}) {
+		if n++; n == 2 {
+			go func() { _ = s.Close() }()
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	if !errors.Is(err, pianola.ErrClosed) && !errors.Is(err, pianola.ErrContextFull) {
+		t.Errorf("a generation whose session is closed: %v after %d tokens", err, n)
+	}
+	for what, o := range map[string]pianola.Options{
+		"RealTime": {RealTime: true}, "drafts": {Table: pianola.TableOptions{Draft: 4}}, "Sequences": {Table: pianola.TableOptions{Sequences: 7}},
+	} {
+		o.Device, o.Parallel = pianola.DeviceCPU, 2
+		if _, err := pianola.Open(t.Context(), testmodels.Path(t, "testdata/tiny/llama"), o); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

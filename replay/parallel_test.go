@@ -1,0 +1,260 @@
+package replay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/batch"
+	"github.com/pianola-engine/pianola/replay"
+	"github.com/pianola-engine/pianola/replay/cpu"
+)
+
+// parallelModel returns a tiny model for many sequences on the CPU.
+func parallelModel(t *testing.T, name string, o compiler.Options, lo replay.LoadOptions) *replay.Model {
+	t.Helper()
+	tab, dir := compiledFor(t, "cpu", name, 48, o)
+	mapped, err := dir.Map()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := cpu.New(cpu.Options{Threads: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := replay.Load(context.Background(), dev, tab, mapped, lo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(m.Close(), mapped.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// script is what a caller does with a session: prompts, the tokens that follow, and how they are chosen.
+type script struct {
+	parts []scriptPart
+	fork  bool // continue a fork after the first part
+}
+
+type scriptPart struct {
+	ids      []int32
+	n        int
+	sampling replay.Sampling
+	whole    bool // Reprompt
+}
+
+// result is a token with the log-probability that the model gave it.
+type result struct {
+	id      int32
+	logProb float32
+}
+
+// play runs a script on a session and returns the tokens.
+func (sc *script) play(ctx context.Context, s *replay.Session, r *rand.Rand) (all []result, err error) {
+	defer func() { err = errors.Join(err, s.Close()) }()
+	for i, p := range sc.parts {
+		if i == 1 && sc.fork {
+			f, err := s.Fork()
+			if err != nil {
+				return nil, err
+			}
+			if _, _, err := s.Chain(ctx, 5); err != nil {
+				return nil, err
+			}
+			if err := s.Close(); err != nil {
+				return nil, err
+			}
+			s = f
+		}
+		err := s.Hold(func(s *replay.Session) error {
+			some, err := p.play(ctx, s, r)
+			all = append(all, some...)
+			return err
+		})
+		if err != nil {
+			return all, fmt.Errorf("part %d: %w", i, err)
+		}
+	}
+	return all, nil
+}
+
+func (p *scriptPart) play(ctx context.Context, s *replay.Session, r *rand.Rand) (all []result, err error) {
+	if err := s.SetSampling(p.sampling); err != nil {
+		return nil, err
+	}
+	add := func(ids []int32) error {
+		for i, id := range ids {
+			of, _, ok := s.LogProbs(i, nil)
+			if ok != (p.sampling.LogProbs > 0) || ok && of.ID != id {
+				return fmt.Errorf("log-probabilities of token %d: %v %v", id, of, ok)
+			}
+			all = append(all, result{id, of.LogProb})
+		}
+		return nil
+	}
+	prompt := s.Prompt
+	if p.whole {
+		prompt = s.Reprompt
+	}
+	next, _, err := prompt(ctx, p.ids)
+	if err != nil {
+		return nil, err
+	}
+	if err := add([]int32{next}); err != nil {
+		return nil, err
+	}
+	for len(all) < p.n {
+		limit := p.n - len(all)
+		if r != nil && r.IntN(3) == 0 {
+			limit = 1 + r.IntN(limit)
+		}
+		ids, _, err := s.Chain(ctx, limit)
+		if err != nil {
+			return nil, err
+		}
+		if len(ids) > limit {
+			return nil, fmt.Errorf("%d tokens of %d", len(ids), limit)
+		}
+		before := s.Len() - len(ids)
+		if err := add(ids); err != nil {
+			return nil, err
+		}
+		if r != nil && len(ids) > 1 && r.IntN(4) == 0 { // take some back
+			keep := r.IntN(len(ids))
+			if err := s.Rewind(before + keep); err != nil {
+				return nil, err
+			}
+			all = all[:len(all)-len(ids)+keep]
+		}
+	}
+	return all, nil
+}
+
+// randomScript returns a script with prompts that often begin like others.
+func randomScript(r *rand.Rand, vocab int) *script {
+	ids := func(n int) []int32 {
+		list := make([]int32, n)
+		same := r.IntN(2) == 0
+		for i := range list {
+			if list[i] = int32((7*i + 3) % vocab); !same || i > n/2 {
+				list[i] = int32(r.IntN(vocab))
+			}
+		}
+		return list
+	}
+	sc := &script{fork: r.IntN(3) == 0}
+	for i := range 1 + r.IntN(3) {
+		p := scriptPart{ids: ids(1 + r.IntN(60)), n: 1 + r.IntN(12), whole: i > 0 && r.IntN(4) == 0}
+		switch r.IntN(4) {
+		case 0:
+			p.sampling = replay.Sampling{Temperature: 0.8, TopK: 20, Seed: r.Uint64N(9)}
+		case 1:
+			p.sampling = replay.Sampling{Temperature: 1, RepeatPenalty: 1.2, Seed: 3, LogProbs: 2, LogitBias: map[int32]float64{5: 3}}
+		case 2:
+			p.sampling = replay.Sampling{LogProbs: 1}
+		}
+		sc.parts = append(sc.parts, p)
+	}
+	return sc
+}
+
+// TestParallelInvariance plays random scripts on sessions of a model for many sequences, from many
+// goroutines and with few pages. Each gets the tokens and log-probabilities that it gets alone from a
+// table for batching.
+func TestParallelInvariance(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		o    compiler.Options
+	}{{"llama", compiler.Options{}}, {"llama", compiler.Options{KV: "q8_0"}}, {"gemma2", compiler.Options{}}, {"gemma2", compiler.Options{KV: "q8_0"}}} {
+		t.Run(c.name, func(t *testing.T) {
+			o := c.o
+			o.Context, o.LogProbs = 256, true
+			alone := o
+			alone.Batching = true
+			reference := loadedOnThreads(t, 2, c.name, 48, alone)
+			o.Sequences, o.Pages = 6, 14
+			m := parallelModel(t, c.name, o, replay.LoadOptions{})
+			r := rand.New(rand.NewPCG(5, 6))
+			var all sync.WaitGroup
+			for i := range 60 {
+				sc := randomScript(r, int(m.Table().Header.Vocab))
+				want, err := sc.play(t.Context(), session(t, reference, replay.SessionOptions{}), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all.Go(func() {
+					r := rand.New(rand.NewPCG(uint64(i), 1))
+					time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
+					s, err := m.NewSession(replay.SessionOptions{ChainTime: time.Duration(1+r.IntN(20)) * time.Millisecond, Priority: r.IntN(3), NoReuse: r.IntN(4) == 0})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					got, err := sc.play(t.Context(), s, r)
+					if err != nil || !slices.Equal(got, want) {
+						t.Errorf("script %d: %v\n%v, want\n%v", i, err, got, want)
+					}
+				})
+			}
+			all.Wait()
+			l := m.BatchLoad()
+			if l.Running+l.Waiting > 0 || l.Hits.FoundTokens == 0 {
+				t.Errorf("after all scripts: %+v", l)
+			}
+			for _, u := range l.Pages {
+				if u.Used > 0 {
+					t.Errorf("after all scripts: %+v", u)
+				}
+			}
+		})
+	}
+}
+
+// TestParallelRefused checks that what a model for many sequences does not support is refused by name.
+func TestParallelRefused(t *testing.T) {
+	m := parallelModel(t, "llama", compiler.Options{Context: 128, Sequences: 2}, replay.LoadOptions{})
+	for what, o := range map[string]replay.SessionOptions{
+		"SessionOptions.Rollover": {Rollover: replay.Rollover{Window: 5}}, "SessionOptions.Chain": {Chain: 4}, "SessionOptions.Reserve": {Reserve: 5},
+	} {
+		var e *batch.UnsupportedError
+		if _, err := m.NewSession(o); !errors.As(err, &e) || e.What != what {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	s := session(t, m, replay.SessionOptions{})
+	if _, _, err := s.Prompt(t.Context(), prompt(5)); err != nil {
+		t.Fatal(err)
+	}
+	none := func(int, []float32) error { return nil }
+	_, dry := s.Dry(1)
+	_, restore := m.Restore(nil, replay.SessionOptions{})
+	document, err := os.ReadFile(filepath.Join("..", "docs", "PARALLEL.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, err := range []error{
+		s.Logits(nil), s.AllLogits(t.Context(), prompt(1), none), s.RepromptHidden(t.Context(), prompt(1), 0, none), s.SetSpeculation(true),
+		s.SetTap(&replay.Tap{}), s.Profile(t.Context(), nil), s.ProfilePrompt(t.Context(), nil, nil, nil), dry, s.Snapshot(nil), restore,
+	} {
+		var e *batch.UnsupportedError
+		if !errors.As(err, &e) || !strings.Contains(string(document), "| "+e.What+" |") {
+			t.Errorf("call %d: %v, which docs/PARALLEL.md does not list", i, err)
+		}
+	}
+	if err := errors.Join(s.SetSpeculation(false), s.SetTap(nil)); err != nil {
+		t.Error(err)
+	}
+}
