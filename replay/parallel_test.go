@@ -15,6 +15,7 @@ import (
 
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/batch"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
 )
@@ -186,10 +187,10 @@ func TestParallelInvariance(t *testing.T) {
 			alone.Batching = true
 			reference := loadedOnThreads(t, 2, c.name, 48, alone)
 			o.Sequences, o.Pages = 6, 14
-			m := parallelModel(t, c.name, o, replay.LoadOptions{})
+			m := parallelModel(t, c.name, o, replay.LoadOptions{Queue: 1000})
 			r := rand.New(rand.NewPCG(5, 6))
 			var all sync.WaitGroup
-			for i := range 60 {
+			for i := range exhaustive.Pick(500, 60) {
 				sc := randomScript(r, int(m.Table().Header.Vocab))
 				want, err := sc.play(t.Context(), session(t, reference, replay.SessionOptions{}), nil)
 				if err != nil {

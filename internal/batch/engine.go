@@ -348,7 +348,7 @@ func (e *Engine) settle(step *schedule.Step, err error) {
 		if step.Chain > 0 {
 			decoding = decoding * time.Duration(longest) / time.Duration(step.Chain)
 		}
-		e.cost.Measured(decoding, step.Predicted-step.Decoding, e.sub.Took)
+		e.cost.Measured(step, decoding, e.sub.Took)
 	}
 	for _, r := range ended {
 		e.end(r, nil)

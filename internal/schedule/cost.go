@@ -1,69 +1,111 @@
 package schedule
 
-import "time"
+import (
+	"math/bits"
+	"time"
+)
 
-// Corrected is a Cost that is corrected by measurements: it multiplies the predictions for decoding
-// and for prefilling by the ratio of measured and predicted times. It must not be used by several
+// Corrected is a Cost that is corrected by measurements: it multiplies predictions by the ratio of
+// measured and predicted times. It keeps a ratio for each class of rows, a power of two up to twice
+// that, because devices use other programs and kernels for more rows. It must not be used by several
 // goroutines at a time.
 type Corrected struct {
 	Cost
 	// Guess says that the predictions are of no use before they are corrected: until the first
-	// measurement they are so long that submissions are minimum units.
+	// measurement they are so long that submissions are minimum units, and the time of a class of more
+	// rows than were measured is taken to be proportional to the rows.
 	Guess bool
 
-	decode, prefill float64 // ratios; 0 until the first measurement
+	decode, prefill ratios
 }
+
+// ratios are measured times divided by predicted ones, by class of rows; 0 until the first measurement.
+type ratios [classes]float64
+
+const classes = 20
+
+// classOf returns the class of a number of rows.
+func classOf(rows int) int { return min(bits.Len(uint(max(rows, 1)))-1, classes-1) }
 
 // caution is the ratio of a guess before its first measurement.
 const caution = 1e6
 
+// known returns the class with a ratio that is closest to that of the rows, below it if possible, or -1.
+func (r *ratios) known(rows int) int {
+	of := classOf(rows)
+	for i := of; i >= 0; i-- {
+		if r[i] > 0 {
+			return i
+		}
+	}
+	for i := of + 1; i < classes; i++ {
+		if r[i] > 0 {
+			return i
+		}
+	}
+	return -1
+}
+
 // Decode implements Cost.
 func (c *Corrected) Decode(rows, depth int) time.Duration {
-	return scaled(c.Cost.Decode(rows, depth), c.ratio(c.decode))
+	return c.corrected(&c.decode, rows, func(rows int) time.Duration { return c.Cost.Decode(rows, depth) })
 }
 
 // Prefill implements Cost.
 func (c *Corrected) Prefill(position, rows int) time.Duration {
-	return scaled(c.Cost.Prefill(position, rows), c.ratio(c.prefill))
+	return c.corrected(&c.prefill, rows, func(rows int) time.Duration { return c.Cost.Prefill(position, rows) })
 }
 
-func (c *Corrected) ratio(measured float64) float64 {
+// corrected returns the corrected time of a number of rows.
+func (c *Corrected) corrected(r *ratios, rows int, predicted func(rows int) time.Duration) time.Duration {
+	d := float64(predicted(rows)) * c.ratio(r, rows, predicted)
+	return max(1, time.Duration(min(d, float64(24*time.Hour))))
+}
+
+// ratio returns the ratio for a number of rows.
+func (c *Corrected) ratio(r *ratios, rows int, predicted func(rows int) time.Duration) float64 {
+	known := r.known(rows)
 	switch {
-	case measured > 0:
-		return measured
+	case known >= 0:
+		// Proportional to the most rows of the class, so that the time does not jump at its end.
+		if most := 2<<known - 1; c.Guess && rows > most {
+			return r[known] * float64(predicted(most)) / float64(predicted(rows)) * float64(rows) / float64(most)
+		}
+		return r[known]
 	case c.Guess:
 		return caution
 	}
 	return 1
 }
 
-func scaled(d time.Duration, by float64) time.Duration {
-	return max(1, time.Duration(min(float64(d)*by, float64(24*time.Hour))))
-}
-
 // learnt is the weight of a measurement, as in the correction of the Metal device.
 const learnt = 0.25
 
-// Measured corrects the predictions by the time that the parts of a submission took. decode and
-// prefill are their predicted times.
-func (c *Corrected) Measured(decode, prefill, took time.Duration) {
-	predicted := decode + prefill
-	if predicted <= 0 || took <= 0 {
+// Measured corrects the predictions by the time that a step took. decoding is the part of its prediction
+// for the tokens that its rows have chosen.
+func (c *Corrected) Measured(step *Step, decoding, took time.Duration) {
+	all := decoding + step.Predicted - step.Decoding
+	if all <= 0 || took <= 0 {
 		return
 	}
-	ratio := float64(took) / float64(predicted)
-	c.correct(&c.decode, ratio, float64(decode)/float64(predicted))
-	c.correct(&c.prefill, ratio, float64(prefill)/float64(predicted))
+	measured := float64(took) / float64(all)
+	if rows := len(step.Decode); rows > 0 && decoding > 0 {
+		was := c.ratio(&c.decode, rows, func(rows int) time.Duration { return c.Cost.Decode(rows, 0) })
+		c.decode.learn(rows, was, measured, float64(decoding)/float64(all))
+	}
+	for _, chunk := range step.Chunks {
+		was := c.ratio(&c.prefill, chunk.Rows, func(rows int) time.Duration { return c.Cost.Prefill(chunk.At, rows) })
+		c.prefill.learn(chunk.Rows, was, measured, float64(c.Prefill(chunk.At, chunk.Rows))/float64(all))
+	}
 }
 
-// correct moves a ratio towards the measured one, in which the prediction had a part. The first
-// measurement without another part replaces it.
-func (c *Corrected) correct(r *float64, ratio, part float64) {
-	switch {
-	case part == 0:
-	case *r == 0 && part == 1:
-		*r = c.ratio(*r) * ratio
-	case *r > 0 || !c.Guess:
-		*r = c.ratio(*r) * (1 + learnt*part*(ratio-1))
+// learn moves the ratio of a class from was towards a measurement, in which its prediction had a part. The
+// first measurement without another part replaces it.
+func (r *ratios) learn(rows int, was, measured, part float64) {
+	switch of := classOf(rows); {
+	case r[of] == 0 && part > 0.99:
+		r[of] = was * measured
+	case was < caution:
+		r[of] = was * (1 + learnt*part*(measured-1))
 	}
 }

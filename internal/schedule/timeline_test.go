@@ -196,7 +196,8 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// TestCorrected checks that measurements of single and mixed submissions correct the predictions.
+// TestCorrected checks that measurements of single and mixed submissions correct the predictions, for each
+// class of rows.
 func TestCorrected(t *testing.T) {
 	c := &Corrected{Cost: simple}
 	near := func(what string, got, want time.Duration) {
@@ -205,19 +206,39 @@ func TestCorrected(t *testing.T) {
 			t.Errorf("%s is %v, want about %v", what, got, want)
 		}
 	}
+	// measure corrects c by a submission of rows and a chunk, either of which may be 0.
+	measure := func(rows, chunk int, took time.Duration) {
+		step := &Step{Decode: make([]Row, rows)}
+		if rows > 0 {
+			step.Decoding = c.Decode(rows, 0)
+		}
+		if step.Predicted = step.Decoding; chunk > 0 {
+			step.Chunks = []Chunk{{Rows: chunk}}
+			step.Predicted += c.Prefill(0, chunk)
+		}
+		c.Measured(step, step.Decoding, took)
+	}
 	decode, prefill := simple.Decode(4, 0), simple.Prefill(0, 100)
 	near("decode before", c.Decode(4, 0), decode)
-	c.Measured(c.Decode(4, 0), 0, 3*decode)
+	measure(4, 0, 3*decode)
 	near("decode after a measurement", c.Decode(4, 0), 3*decode)
 	near("prefill", c.Prefill(0, 100), prefill)
 	for range 40 {
-		c.Measured(c.Decode(4, 0), 0, 2*decode)
-		c.Measured(c.Decode(4, 0), c.Prefill(0, 100), 2*decode+prefill/2)
+		measure(4, 0, 2*decode)
+		measure(4, 100, 2*decode+prefill/2)
 	}
 	near("decode", c.Decode(4, 0), 2*decode)
 	near("prefill of mixed submissions", c.Prefill(0, 100), prefill/2)
-	c.Measured(0, 0, time.Second)
+	near("decode of more rows", c.Decode(16, 0), 2*simple.Decode(16, 0))
+	measure(16, 0, 5*simple.Decode(16, 0))
+	near("decode of more rows after a measurement", c.Decode(16, 0), 5*simple.Decode(16, 0))
+	near("decode of fewer rows", c.Decode(5, 0), 2*simple.Decode(5, 0))
+	measure(0, 0, time.Second)
 	near("decode after nothing", c.Decode(4, 0), 2*decode)
+
+	c = &Corrected{Cost: simple, Guess: true}
+	measure(2, 0, 3*time.Millisecond)
+	near("a guess of ten times the rows", c.Decode(30, 0), 30*time.Millisecond)
 }
 
 // TestGuess checks that predictions that are guesses make minimum units until they are measured.
@@ -244,7 +265,7 @@ func TestGuess(t *testing.T) {
 		if rows > 0 {
 			took = simple.Prefill(step.Chunks[0].At, rows)
 		}
-		c.Measured(step.Decoding, step.Predicted-step.Decoding, took)
+		c.Measured(step, step.Decoding, took)
 		if _, err := s.Done(step, []Outcome{outcome}); err != nil {
 			t.Fatal(err)
 		}
