@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -19,6 +20,7 @@ type benchFlags struct {
 	json     bool
 	benchfmt bool
 	latency  latencyFlags
+	serve    serveLoadFlags
 }
 
 func newBench() *cobra.Command {
@@ -32,10 +34,11 @@ context. A chain is the tokens that one submission decodes. With --chain, -n is
 rounded up to whole chains; with several lengths, bench prints the decode rate of
 each.
 
-` + latencyHelp,
+` + latencyHelp + "\n\n" + serveLoadHelp,
 		Example: `  pianola bench testdata/gopher-q8_0.gguf
   pianola bench testdata/gopher-q8_0.gguf --latency --svg latency.svg
-  pianola bench testdata/gopher-q8_0.gguf --chain 1,2,4,8,16,32,64,128 -p 0`,
+  pianola bench testdata/gopher-q8_0.gguf --chain 1,2,4,8,16,32,64,128 -p 0
+  pianola bench testdata/gopher-q8_0.gguf --serve-load --clients 1,8,32 --parallel 32`,
 		Args: exactly(1, "bench needs a MODEL"),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
@@ -50,6 +53,7 @@ each.
 	fs.BoolVar(&f.json, "json", false, "print one JSON object, or one for each chain length")
 	fs.BoolVar(&f.benchfmt, "benchfmt", false, "print lines in Go's benchmark format, for benchstat")
 	f.latency.register(cmd)
+	f.serve.register(cmd)
 	f.model.register(cmd)
 	return cmd
 }
@@ -63,6 +67,10 @@ func (f *benchFlags) run(cmd *cobra.Command, path string) (err error) {
 		return err
 	}
 	f.o.ChainTime = f.model.chainTime()
+	if f.serve.on {
+		o.Parallel = f.serve.parallel
+		o.Queue = max(1024, 4*f.serve.parallel)
+	}
 	if need := f.positions(); o.Table.Context == 0 && o.Roll == nil && need > compiler.DefaultContext {
 		o.Table.Context = need
 	} else if err := enough(path, &o, need); err != nil {
@@ -73,6 +81,9 @@ func (f *benchFlags) run(cmd *cobra.Command, path string) (err error) {
 		return err
 	}
 	defer closeAfter(&err, m)
+	if f.serve.on {
+		return f.serve.measure(cmd, m, f, filepath.Base(filepath.Clean(path)))
+	}
 	return f.measure(cmd, m, filepath.Base(filepath.Clean(path)))
 }
 
@@ -99,11 +110,14 @@ func (f *benchFlags) check(cmd *cobra.Command) error {
 	if len(f.chains) > 1 && f.o.Decode == 0 {
 		return fmt.Errorf("--chain: several lengths require -n of at least 1, because only decode rates are printed")
 	}
-	return f.latency.check(cmd, f)
+	return errors.Join(f.latency.check(cmd, f), f.serve.check(cmd, f))
 }
 
 // positions returns the number of positions that the longest run needs.
 func (f *benchFlags) positions() int {
+	if f.serve.on {
+		return f.serve.positions(f)
+	}
 	o, n := f.o, 0
 	for _, o.Chain = range f.lengths() {
 		n = max(n, o.Positions())
