@@ -111,6 +111,8 @@ func TestRollOptions(t *testing.T) {
 			o.Context = 64
 		case "KV": // the heads of the model are too small for q8_0
 			o.KV = pianola.KVF16
+		case "Pages":
+			o.Sequences = 2
 		case "KVSinks", "KVWindow":
 			o.KVSinks, o.KVWindow, o.Context = 4, 20, 64
 		}

@@ -362,7 +362,7 @@ func TestChoose(t *testing.T) {
 	}
 	tab := &table.Table{Specs: []table.Spec{{Kernel: kernels.Attn, Values: values(64, 1)}}}
 	_, err := m.instance(tab, &table.Cmd{Kernel: kernels.Attn})
-	if err == nil || err.Error() != "there is no kernel attn for head_dim=64 windowed=1 split=0 kv=0 sinks=0 layout=0 learned=0" {
+	if err == nil || err.Error() != "there is no kernel attn for head_dim=64 windowed=1 split=0 kv=0 sinks=0 layout=0 learned=0 sequences=0" {
 		t.Errorf("%v", err)
 	}
 }

@@ -110,6 +110,7 @@ type darwin struct {
 type goPackage struct {
 	ImportPath, Dir                 string
 	GoFiles, CgoFiles, XTestGoFiles []string
+	TestGoFiles                     []string
 	ImportMap                       map[string]string
 }
 
@@ -120,7 +121,7 @@ func loadDarwin(t *testing.T, system string, modules ...string) *darwin {
 	d := &darwin{fset: token.NewFileSet(), known: map[string]*types.Package{}}
 	listed := map[string]bool{}
 	for _, dir := range modules {
-		args := []string{"list", "-e", "-deps", "-json=ImportPath,Dir,GoFiles,CgoFiles,XTestGoFiles,ImportMap", "./..."}
+		args := []string{"list", "-e", "-deps", "-json=ImportPath,Dir,GoFiles,CgoFiles,TestGoFiles,XTestGoFiles,ImportMap", "./..."}
 		if dir == root {
 			args = append(args, "testing/fstest", "testing/iotest", "github.com/google/go-cmp/cmp") // only tests import these
 		}
@@ -181,12 +182,19 @@ func (d *darwin) types(p *goPackage, names []string, changed map[string]string, 
 // tested are the packages whose tests run on a Mac.
 var tested = []string{"/darwinkit", "/replay", "/internal/e2e"}
 
+func isTested(p *goPackage) bool {
+	return slices.ContainsFunc(tested, func(end string) bool { return strings.HasSuffix(p.ImportPath, end) })
+}
+
 // check type-checks the packages, and the tests of those that are tested on a Mac.
 func (d *darwin) check(changed map[string]string) (seen []string, faults []error) {
 	done := maps.Clone(d.known)
 	for i := range d.ours {
 		p := &d.ours[i]
 		files := append(p.GoFiles, p.CgoFiles...)
+		if export := "export_test.go"; isTested(p) && slices.Contains(p.TestGoFiles, export) {
+			files = append(files, export) // it shows external tests more of the package
+		}
 		made, f := d.types(p, files, changed, done, false)
 		done[p.ImportPath], faults = made, append(faults, f...)
 		for _, name := range files {
@@ -195,7 +203,7 @@ func (d *darwin) check(changed map[string]string) (seen []string, faults []error
 	}
 	for i := range d.ours {
 		p := &d.ours[i]
-		if !slices.ContainsFunc(tested, func(end string) bool { return strings.HasSuffix(p.ImportPath, end) }) {
+		if !isTested(p) {
 			continue
 		}
 		_, f := d.types(p, p.XTestGoFiles, changed, done, false)

@@ -57,7 +57,12 @@ func symbol(k *decl.Kernel, values []uint32) string {
 	}
 	var parts []string
 	for i, c := range k.Specs {
-		parts = append(parts, fmt.Sprint(c.Name, values[i]))
+		if c.Name != "sequences" || values[i] != 0 { // ordinary tables have no sequences
+			parts = append(parts, fmt.Sprint(c.Name, values[i]))
+		}
+	}
+	if len(parts) == 0 {
+		return k.Name
 	}
 	return k.Name + "__" + strings.Join(parts, "_")
 }
