@@ -1,7 +1,6 @@
 package pianola
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -37,7 +36,7 @@ type Options struct {
 	// docs/PARALLEL.md lists what works with it.
 	Parallel int
 	// Queue is the largest number of calls that wait for a place in the batch; 0 selects 16 for each
-	// of Parallel. Further calls return an error.
+	// of Parallel. Further calls return an *OverloadError.
 	Queue int
 
 	// Table selects what is compiled. With a Roll, its fields must be zero or agree with
@@ -246,7 +245,7 @@ func (o *Options) parallel() error {
 	case o.Parallel == 0:
 		return nil
 	case o.RealTime:
-		return errors.New("pianola: Options.RealTime is not supported with Options.Parallel")
+		return &ParallelError{What: "Options.RealTime"}
 	case o.Table.Sequences != 0 && o.Table.Sequences != o.Parallel:
 		return fmt.Errorf("pianola: Parallel is %d and TableOptions.Sequences %d", o.Parallel, o.Table.Sequences)
 	}

@@ -131,6 +131,8 @@ var (
 	ErrNoSampler       = replay.ErrNoSampler       // TableOptions.Sampler other than "none"
 	ErrNoVerify        = replay.ErrNoVerify        // TableOptions.Draft
 
+	ErrNoPages = replay.ErrNoPages // the context needs more KV pages than Options.Parallel's model has
+
 	ErrSpeculateSampled = replay.ErrSpeculateSampled // speculative decoding requires greedy sampling
 
 	// ErrNoTokenizer reports that the model's files contain no usable tokenizer. The error
@@ -141,6 +143,16 @@ var (
 // TokenError reports a token id that is not in the vocabulary. Its fields are Index, the index of
 // the token in the prompt, ID, and Vocab, the size of the vocabulary.
 type TokenError = replay.TokenError
+
+// OverloadError reports that too many calls wait for a model with Options.Parallel. Its fields are
+// Waiting and Limit, numbers of calls, and Wait, the predicted time until their prompts are prefilled.
+type OverloadError = replay.OverloadError
+
+// ParallelError reports what a model with Options.Parallel does not support, in its field What.
+type ParallelError = replay.ParallelError
+
+// Load is the load of a model with Options.Parallel.
+type Load = replay.Occupancy
 
 // LoadTimes are the durations of the parts of Open:
 //
@@ -361,6 +373,10 @@ func (m *Model) Mode() Mode { return m.mode }
 
 // RealTime reports whether the model was opened with Options.RealTime.
 func (m *Model) RealTime() bool { return m.realTime }
+
+// Load returns the load of a model with Options.Parallel, for those who distribute calls among models.
+// It is zero for other models.
+func (m *Model) Load() Load { return m.m.Occupancy() }
 
 // Threads returns the number of threads of the CPU device, and 0 on other devices.
 func (m *Model) Threads() int {

@@ -6,12 +6,38 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/pianola-engine/pianola/internal/batch"
 	"github.com/pianola-engine/pianola/internal/sampler"
 	"github.com/pianola-engine/pianola/internal/schedule"
 	"github.com/pianola-engine/pianola/internal/sequence"
 )
+
+var (
+	// ErrNoPages is returned if the KV pages of a model for many sequences do not suffice for a
+	// context, even alone.
+	ErrNoPages = errors.New("replay: the context needs more KV pages than the model has")
+)
+
+// OverloadError is returned if too many calls wait for a model for many sequences.
+type OverloadError struct {
+	Waiting, Limit int
+	Wait           time.Duration // predicted time until the prompts that wait are prefilled
+}
+
+// Error implements error.
+func (e *OverloadError) Error() string {
+	return fmt.Sprintf("replay: %d calls wait, which is the limit", e.Waiting)
+}
+
+// ParallelError reports a method or an option that a model for many sequences does not support.
+type ParallelError struct{ What string }
+
+// Error implements error.
+func (e *ParallelError) Error() string {
+	return fmt.Sprintf("replay: %s is not supported by a model for many sequences", e.What)
+}
 
 // What a model for many sequences does not support. docs/PARALLEL.md lists it in the same words.
 const (
@@ -27,10 +53,10 @@ const (
 	noReserve     = "SessionOptions.Reserve"
 )
 
-// single returns a *batch.UnsupportedError for a session of a model for many sequences.
+// single returns a *ParallelError for a session of a model for many sequences.
 func (s *Session) single(what string) error {
 	if s.par != nil {
-		return &batch.UnsupportedError{What: what}
+		return &ParallelError{what}
 	}
 	return nil
 }
@@ -48,6 +74,32 @@ type parallel struct {
 	more   bool // the request has not ended
 	stop   bool // the last of the tokens is a stop id
 	err    error
+}
+
+// Occupancy is the load of a model for many sequences.
+type Occupancy struct {
+	Running, Waiting int // calls that are in the batch, and that wait for a place in it
+	// Pages is the number of KV pages, UsedPages those of the contexts, and CachedPages those that
+	// are kept for prompts with the same beginning and are given up if need be.
+	Pages, UsedPages, CachedPages int
+	// PromptTokens counts the tokens of prompts so far, FoundTokens those of them whose pages were
+	// found when the prompt was admitted.
+	PromptTokens, FoundTokens int
+}
+
+// Occupancy returns the load of a model for many sequences, and zeros for other models.
+func (m *Model) Occupancy() (o Occupancy) {
+	if m.engine == nil {
+		return o
+	}
+	l := m.engine.Load()
+	o = Occupancy{Running: l.Running, Waiting: l.Waiting, PromptTokens: l.Hits.Tokens, FoundTokens: l.Hits.FoundTokens}
+	for _, u := range l.Pages {
+		o.Pages += u.Pages
+		o.UsedPages += u.Used
+		o.CachedPages += u.Cached + u.Pinned
+	}
+	return o
 }
 
 // startEngine starts the engine of a pooled table, which the device has loaded.
@@ -86,11 +138,11 @@ const ahead = 256
 func (m *Model) newParallel(o SessionOptions, c *batch.Context) (*Session, error) {
 	switch {
 	case o.Rollover != Rollover{}:
-		return nil, &batch.UnsupportedError{What: noRollover}
+		return nil, &ParallelError{noRollover}
 	case o.Chain != 0:
-		return nil, &batch.UnsupportedError{What: noChain}
+		return nil, &ParallelError{noChain}
 	case o.Reserve != 0:
-		return nil, &batch.UnsupportedError{What: noReserve}
+		return nil, &ParallelError{noReserve}
 	}
 	if c == nil {
 		c = m.engine.NewContext("")
@@ -106,8 +158,16 @@ func (m *Model) newParallel(o SessionOptions, c *batch.Context) (*Session, error
 
 // parallelError returns an error of the engine as this package's.
 func (s *Session) parallelError(err error) error {
-	if errors.Is(err, batch.ErrClosed) {
+	var over *schedule.OverloadError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, batch.ErrClosed):
 		return ErrClosed
+	case errors.Is(err, schedule.ErrPages):
+		return fmt.Errorf("%w: %d tokens", ErrNoPages, len(s.par.c.Tokens()))
+	case errors.As(err, &over):
+		return &OverloadError{over.Waiting, over.Limit, over.Wait}
 	}
 	return s.closedOr(err)
 }

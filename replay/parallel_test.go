@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/compiler"
-	"github.com/pianola-engine/pianola/internal/batch"
 	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
@@ -211,14 +210,8 @@ func TestParallelInvariance(t *testing.T) {
 				})
 			}
 			all.Wait()
-			l := m.BatchLoad()
-			if l.Running+l.Waiting > 0 || l.Hits.FoundTokens == 0 {
-				t.Errorf("after all scripts: %+v", l)
-			}
-			for _, u := range l.Pages {
-				if u.Used > 0 {
-					t.Errorf("after all scripts: %+v", u)
-				}
+			if o := m.Occupancy(); o.Running+o.Waiting+o.UsedPages > 0 || o.FoundTokens == 0 {
+				t.Errorf("after all scripts: %+v", o)
 			}
 		})
 	}
@@ -230,7 +223,7 @@ func TestParallelRefused(t *testing.T) {
 	for what, o := range map[string]replay.SessionOptions{
 		"SessionOptions.Rollover": {Rollover: replay.Rollover{Window: 5}}, "SessionOptions.Chain": {Chain: 4}, "SessionOptions.Reserve": {Reserve: 5},
 	} {
-		var e *batch.UnsupportedError
+		var e *replay.ParallelError
 		if _, err := m.NewSession(o); !errors.As(err, &e) || e.What != what {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -250,7 +243,7 @@ func TestParallelRefused(t *testing.T) {
 		s.Logits(nil), s.AllLogits(t.Context(), prompt(1), none), s.RepromptHidden(t.Context(), prompt(1), 0, none), s.SetSpeculation(true),
 		s.SetTap(&replay.Tap{}), s.Profile(t.Context(), nil), s.ProfilePrompt(t.Context(), nil, nil, nil), dry, s.Snapshot(nil), restore,
 	} {
-		var e *batch.UnsupportedError
+		var e *replay.ParallelError
 		if !errors.As(err, &e) || !strings.Contains(string(document), "| "+e.What+" |") {
 			t.Errorf("call %d: %v, which docs/PARALLEL.md does not list", i, err)
 		}

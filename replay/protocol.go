@@ -46,7 +46,7 @@ type Pager interface {
 type LoadOptions struct {
 	Progress func(done, total uint64) // reports the bytes of the upload section copied so far; may be nil
 	// Queue is the largest number of calls that wait for a place in the batch of a table for many
-	// sequences; 0 means 16 for each sequence. More get an error.
+	// sequences; 0 means 16 for each sequence. More get an *OverloadError.
 	Queue int
 	// Loaded, if not nil, is called once the weights are in place and before the first
 	// submission. Its error ends the load.

@@ -10,7 +10,6 @@ import (
 	"hash"
 	"io"
 
-	"github.com/pianola-engine/pianola/internal/batch"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -180,7 +179,7 @@ func (s *Session) eachSlot(f func(slot uint32, offset uint64, p []byte, position
 // than the file holds.
 func (m *Model) Restore(r io.Reader, o SessionOptions) (*Session, error) {
 	if m.engine != nil {
-		return nil, &batch.UnsupportedError{What: noSnapshot}
+		return nil, &ParallelError{noSnapshot}
 	}
 	s, err := m.NewSession(o)
 	if err != nil {

@@ -98,14 +98,6 @@ var (
 	errInUse  = errors.New("batch: the context is in use")
 )
 
-// UnsupportedError reports what contexts that share a device do not support.
-type UnsupportedError struct{ What string }
-
-// Error implements error.
-func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("batch: %s is not supported by a model for many sequences", e.What)
-}
-
 // Engine runs the requests of a model.
 type Engine struct {
 	o     Options

@@ -137,3 +137,48 @@ func TestParallelEnds(t *testing.T) {
 		}
 	}
 }
+
+// TestParallelLoad checks Model.Load and the errors of calls that a model with Options.Parallel cannot
+// serve.
+func TestParallelLoad(t *testing.T) {
+	m := open(t, "testdata/tiny/llama", pianola.Options{Device: pianola.DeviceCPU, Parallel: 1, Queue: 1, Table: pianola.TableOptions{Context: 512, Pages: 5}})
+	var over *pianola.OverloadError
+	var all sync.WaitGroup
+	errs := make(chan error, 12)
+	for range 12 {
+		all.Go(func() {
+			s, err := m.NewSession(pianola.SessionOptions{IgnoreStops: true})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer s.Close()
+			for _, err := range s.GenerateIDs(t.Context(), []int32{1, 2, 3}, pianola.GenerateOptions{MaxTokens: 200}) {
+				if err != nil {
+					errs <- err
+				}
+			}
+		})
+	}
+	all.Wait()
+	close(errs)
+	n := 0
+	for err := range errs {
+		if n++; !errors.As(err, &over) || over.Limit != 1 {
+			t.Errorf("an overload: %v", err)
+		}
+	}
+	if n == 0 {
+		t.Error("12 calls at once are no overload")
+	}
+	if l := m.Load(); l.Running+l.Waiting+l.UsedPages > 0 || l.Pages != 5 || l.PromptTokens == 0 {
+		t.Errorf("%+v", l)
+	}
+	s, err := m.NewSession(pianola.SessionOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Prompt(t.Context(), make([]int32, 400)); !errors.Is(err, pianola.ErrNoPages) {
+		t.Errorf("a prompt for more pages than there are: %v", err)
+	}
+}
