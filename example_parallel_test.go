@@ -1,0 +1,68 @@
+package pianola_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"sync"
+
+	"github.com/pianola-engine/pianola"
+)
+
+// Goroutines that generate at the same time share each reading of the weights. Some calls are not
+// supported with Options.Parallel; a service refuses further requests if too many wait.
+func Example_parallel() {
+	ctx := context.Background()
+	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: pianola.DeviceCPU, Parallel: 4, Table: pianola.TableOptions{Context: 256}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Close()
+	explain := func(err error) string {
+		var overload *pianola.OverloadError
+		var refused *pianola.ParallelError
+		switch {
+		case errors.As(err, &overload):
+			return fmt.Sprintf("try again later: %d calls wait, at most %d may, for %v so far", overload.Waiting, overload.Limit, overload.Wait)
+		case errors.Is(err, pianola.ErrNoPages):
+			return "the prompt needs more pages than the model has"
+		case errors.As(err, &refused):
+			return "not with Options.Parallel: " + refused.What
+		}
+		return fmt.Sprint(err)
+	}
+	texts := make([]string, 3)
+	var all sync.WaitGroup
+	for i := range texts {
+		all.Go(func() {
+			s, err := m.NewSession(pianola.SessionOptions{})
+			if err != nil {
+				log.Fatal(err)
+			}
+			defer s.Close()
+			for token, err := range s.Generate(ctx, "func main() {", pianola.GenerateOptions{MaxTokens: 8}) {
+				if err != nil {
+					log.Fatal(explain(err))
+				}
+				texts[i] += token.Text
+			}
+		})
+	}
+	all.Wait()
+	fmt.Println(texts[0] == texts[1] && texts[1] == texts[2])
+
+	s, err := m.NewSession(pianola.SessionOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer s.Close()
+	fmt.Println(explain(s.Snapshot(io.Discard)))
+	var load pianola.Load = m.Load()
+	fmt.Println(load.Running, load.Waiting, load.UsedPages <= load.Pages)
+	// Output:
+	// true
+	// not with Options.Parallel: a snapshot
+	// 0 0 true
+}
