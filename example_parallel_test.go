@@ -53,6 +53,10 @@ func Example_parallel() {
 	all.Wait()
 	fmt.Println(texts[0] == texts[1] && texts[1] == texts[2])
 
+	// BatchGenerate does the same for a list of prompts.
+	var list []pianola.Generation = m.BatchGenerate(ctx, []string{"func main() {", ""}, pianola.GenerateOptions{MaxTokens: 8})
+	fmt.Println(list[0].Text == texts[0], explain(list[1].Err))
+
 	s, err := m.NewSession(pianola.SessionOptions{})
 	if err != nil {
 		log.Fatal(err)
@@ -63,6 +67,7 @@ func Example_parallel() {
 	fmt.Println(load.Running, load.Waiting, load.UsedPages <= load.Pages)
 	// Output:
 	// true
+	// true <nil>
 	// not with Options.Parallel: a snapshot
 	// 0 0 true
 }

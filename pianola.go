@@ -183,6 +183,7 @@ type Model struct {
 	mode   Mode
 
 	realTime bool
+	together int // Options.Parallel
 	life     *lifecycle
 }
 
@@ -216,6 +217,7 @@ func (m *Model) open(ctx context.Context, o Options) error {
 	if err := o.parallel(); err != nil {
 		return err
 	}
+	m.together = o.Parallel
 	if err := o.Table.check(); err != nil {
 		return err
 	}

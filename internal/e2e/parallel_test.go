@@ -182,3 +182,34 @@ func TestParallelLoad(t *testing.T) {
 		t.Errorf("a prompt for more pages than there are: %v", err)
 	}
 }
+
+// TestBatchGenerate compares the generations of a list of prompts with those of a session, with and
+// without Options.Parallel. The error of one prompt does not change the others.
+func TestBatchGenerate(t *testing.T) {
+	prompts := []string{"func main() {", "package", "", "type Reader interface", "func main() {"}
+	table := pianola.TableOptions{Context: 48, Batching: true}
+	o := pianola.GenerateOptions{MaxTokens: 20, Sampling: pianola.Sampling{Temperature: 0.8, Seed: 3}}
+	for _, parallel := range []int{0, 3} {
+		m := open(t, "testdata/gopher-q8_0.gguf", pianola.Options{Device: pianola.DeviceCPU, Threads: teamThreads, Parallel: parallel, Table: table})
+		long := strings.Repeat("func main() { ", 40)
+		got := m.BatchGenerate(t.Context(), append(slices.Clone(prompts), long), o)
+		if err := got[len(prompts)].Err; !errors.Is(err, pianola.ErrContextFull) {
+			t.Errorf("parallel %d: a prompt that is too long: %v", parallel, err)
+		}
+		for i, prompt := range prompts {
+			s := newSession(t, m, pianola.SessionOptions{})
+			var want strings.Builder
+			n := 0
+			for token, err := range s.Generate(t.Context(), prompt, o) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				want.WriteString(token.Text)
+				n++
+			}
+			if g := got[i]; g.Err != nil || g.Text != want.String() || len(g.Tokens) != n {
+				t.Errorf("parallel %d, prompt %q: %q, %v, want %q", parallel, prompt, g.Text, g.Err, want.String())
+			}
+		}
+	}
+}
