@@ -23,12 +23,16 @@ func newPlan() *cobra.Command {
 		Short: "Plan the device memory of a model and its sessions without loading it",
 		Long: `Plan reads the header of a model but no weights. It prints the device memory of the
 model and its sessions at full context, for each kind of slot. With --budget it fails if
-the model needs more, and prints the longest context that fits.`,
-		Example: "  pianola plan testdata/gopher-q8_0.gguf --sessions 8 --ctx 1024 --budget 64M",
+the model needs more, and prints the longest context that fits. With --sequences one
+session holds the pools of all sequences.`,
+		Example: "  pianola plan testdata/gopher-q8_0.gguf --sessions 8 --ctx 1024 --budget 64M\n  pianola plan testdata/gopher-q8_0.gguf --sequences 64 --pages 500",
 		Args:    exactly(1, "plan needs a MODEL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := atLeast(cmd, 1, "sessions", sessions); err != nil {
 				return err
+			}
+			if f.table.Sequences > 0 && sessions > 1 {
+				return usage(cmd, "--sequences and --sessions exclude each other")
 			}
 			o, err := f.options(cmd)
 			if err != nil {
@@ -56,6 +60,7 @@ the model needs more, and prints the longest context that fits.`,
 		},
 	}
 	f.register(cmd)
+	f.table.registerSequences(cmd, "")
 	fs := cmd.Flags()
 	fs.IntVar(&sessions, "sessions", 1, "number of sessions, each at full context")
 	fs.StringVar(&budget, "budget", "", "fail if the total is larger than `BYTES`, such as 1500M or 24G (powers of 1024)")

@@ -40,6 +40,14 @@ func (f *tableFlags) registerPrograms(cmd *cobra.Command, of string) {
 	fs.BoolVar(&f.AllLogits, "all-logits"+f.suffix, false, of+"add the program for the logits of every row")
 	fs.BoolVar(&f.LogProbs, "logprobs"+f.suffix, false, of+"add the programs for log-probabilities")
 	fs.IntVar(&f.Draft, "draft"+f.suffix, 0, of+"add the program that verifies drafts of `N` tokens")
+	f.registerSequences(cmd, of)
+}
+
+// registerSequences adds the flags of tables for many sequences.
+func (f *tableFlags) registerSequences(cmd *cobra.Command, of string) {
+	fs := cmd.Flags()
+	fs.IntVar(&f.Sequences, "sequences"+f.suffix, 0, of+"decode `N` sequences in one batch, as with Options.Parallel (default: sessions take turns)")
+	fs.IntVar(&f.Pages, "pages"+f.suffix, 0, of+"with --sequences"+f.suffix+", share `N` KV pages of 64 positions (default: enough for all at full context)")
 }
 
 // options returns the options that the flags select. The option of a missing flag is zero.
@@ -51,7 +59,7 @@ func (f *tableFlags) options(cmd *cobra.Command) (pianola.TableOptions, error) {
 	for _, n := range []struct {
 		name   string
 		v, low int
-	}{{"ctx", o.Context, 1}, {"draft", o.Draft, 0}, {"kv-window", o.KVWindow, 0}, {"kv-sinks", o.KVSinks, 0}} {
+	}{{"ctx", o.Context, 1}, {"draft", o.Draft, 0}, {"kv-window", o.KVWindow, 0}, {"kv-sinks", o.KVSinks, 0}, {"sequences", o.Sequences, 0}, {"pages", o.Pages, 0}} {
 		if cmd.Flags().Lookup(n.name+f.suffix) == nil {
 			continue
 		}
