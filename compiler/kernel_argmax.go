@@ -31,7 +31,7 @@ func (a argmaxArgs) lower(l *lowering) {
 	l.patch(table.PatchArgmax, decl.SecondIndex)
 }
 
-// chooseArgs holds the arguments of choose, which chooses a token for each row of a batch from the best
+// chooseArgs holds the arguments of choose_rows, which chooses a token for each row of a batch from the best
 // tokens in[0] of the parts of the vocabulary, and advances the row records. in[1] is the stops, out[0]
 // the token rings.
 type chooseArgs struct {
@@ -39,15 +39,15 @@ type chooseArgs struct {
 	parts int
 }
 
-func (chooseArgs) kernel() decl.ID    { return kernels.Choose }
+func (chooseArgs) kernel() decl.ID    { return kernels.ChooseRows }
 func (a chooseArgs) describe() string { return describeSplits(a.parts) }
 
 func (a chooseArgs) lower(l *lowering) {
-	l.bind(kernels.ChooseBindBest, l.n.in[0])
-	l.bind(kernels.ChooseBindStops, l.n.in[1])
-	l.bind(kernels.ChooseBindTokens, l.n.out[0])
-	l.set(kernels.ChooseSpecSequences, l.sequences())
-	kernels.ChooseParams{Parts: uint32(a.parts), Ring: l.ring(), MaxStops: l.s.t.Header.MaxStops, Pool: l.pooled()}.Put(&l.cmd)
+	l.bind(kernels.ChooseRowsBindBest, l.n.in[0])
+	l.bind(kernels.ChooseRowsBindStops, l.n.in[1])
+	l.bind(kernels.ChooseRowsBindTokens, l.n.out[0])
+	l.set(kernels.ChooseRowsSpecSequences, l.sequences())
+	kernels.ChooseRowsParams{Parts: uint32(a.parts), Ring: l.ring(), MaxStops: l.s.t.Header.MaxStops, Pool: l.pooled()}.Put(&l.cmd)
 	l.patch(table.PatchNone, 0)
 }
 

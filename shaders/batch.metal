@@ -8,11 +8,11 @@
 
 // One threadgroup chooses the tokens of all rows. A SIMD group handles one row at a time.
 [[max_total_threads_per_threadgroup(1024)]]
-kernel void choose(
+kernel void choose_rows(
         device const uint *best          [[buffer(0)]],
         device const uint *stops         [[buffer(1)]],
         device uint *tokens              [[buffer(2)]],
-        constant pianola_choose_params &p [[buffer(8)]],
+        constant pianola_choose_rows_params &p [[buffer(8)]],
         constant pianola_second &s       [[buffer(9)]],
         device pianola_step *step        [[buffer(10)]],
         threadgroup uchar *tg            [[threadgroup(0)]],

@@ -52,7 +52,7 @@
 #define PIANOLA_KERNEL_EXPERT_ROWS 36
 #define PIANOLA_KERNEL_EXPERT_HALVES 37
 #define PIANOLA_KERNEL_EXPERT_GEMM 38
-#define PIANOLA_KERNEL_CHOOSE 39
+#define PIANOLA_KERNEL_CHOOSE_ROWS 39
 
 // Numbers of function constants, and their named values.
 #define PIANOLA_FC_WTYPE 0
@@ -631,13 +631,13 @@ typedef struct pianola_expert_gemm_params {
 PIANOLA_ASSERT_SIZE(pianola_expert_gemm_params, 32);
 
 // For each row r that has not stopped: tokens[s, t + 1] = the best of parts, as argmax chooses it, where row record r names the sequence s and the token index t. The kernel advances the row record by one position and counts the token there and in the step block. It sets the record's stop flag if the token is one of the sequence's stops, or if the token index has reached until. It sets the step block's stop flag if all rows have stopped. Indices are clamped.
-typedef struct pianola_choose_params {
+typedef struct pianola_choose_rows_params {
     uint32_t parts; // parts of the vocabulary
     uint32_t ring; // entries of the token ring
     uint32_t max_stops; // stop ids that fit
     uint32_t pool; // sequences of a pooled table; 0 in other tables
-} pianola_choose_params;
-PIANOLA_ASSERT_SIZE(pianola_choose_params, 16);
+} pianola_choose_rows_params;
+PIANOLA_ASSERT_SIZE(pianola_choose_rows_params, 16);
 
 // Bytes of threadgroup memory of kernels for which it depends on constants only.
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)

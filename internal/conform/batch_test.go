@@ -13,7 +13,7 @@ import (
 // batchSubjects are commands for the rows of a batch. Some rows have stopped, some stop, and some name
 // sequences and tokens that do not exist.
 var batchSubjects = []subject{
-	{kernels.Choose, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.ChooseRows, func(r *rand.Rand) (command, map[string]tolerance) {
 		rows, parts, pool := pick(r, 1, 2, 7, 33, 70), pick(r, 1, 3, 40, 500), pick(r, 1, 3, 80)
 		const ring = 40
 		var best, stops []uint32
@@ -28,7 +28,7 @@ var batchSubjects = []subject{
 			stops = append(stops, r.Uint32N(5), r.Uint32N(6), r.Uint32N(6), r.Uint32N(6))
 		}
 		c := command{
-			params: kernels.ChooseParams{Parts: uint32(parts), Ring: ring, MaxStops: 3, Pool: uint32(pool)},
+			params: kernels.ChooseRowsParams{Parts: uint32(parts), Ring: ring, MaxStops: 3, Pool: uint32(pool)},
 			second: pianolaSecond{rows: uint32(rows)},
 			specs:  []uint32{decl.SequencesMany}, pool: pool,
 			input: map[string][]byte{"best": u32(best...), "stops": u32(stops...)},

@@ -28,9 +28,9 @@ var argmax = Kernel{
 	TGMem:    pairTGMem,
 }
 
-// choose declares the choice of a token for each row of a batch.
-var choose = Kernel{
-	Name: "choose",
+// chooseRows declares the choice of a token for each row of a batch.
+var chooseRows = Kernel{
+	Name: "choose_rows",
 	Doc: "For each row r that has not stopped: tokens[s, t + 1] = the best of parts, as argmax chooses it, where row record r names the sequence s and the token index t. " +
 		"The kernel advances the row record by one position and counts the token there and in the step block. It sets the record's stop flag if the token is one of the sequence's stops, or if the token index has reached until. It sets the step block's stop flag if all rows have stopped. Indices are clamped.",
 	Grid:    [3]string{"1", "1", "1"},

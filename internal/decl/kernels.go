@@ -8,5 +8,5 @@ var Kernels = []Kernel{
 	softCap, normAdd, layerNorm, activate,
 	route, expertGEMV, expertSum, gemmFew, attnTile, addRMSNormHalves,
 	expertRows, expertHalves, expertGEMM,
-	choose,
+	chooseRows,
 }

@@ -61,7 +61,7 @@ const (
 	ExpertRows       decl.ID = 36
 	ExpertHalves     decl.ID = 37
 	ExpertGEMM       decl.ID = 38
-	Choose           decl.ID = 39
+	ChooseRows       decl.ID = 39
 )
 
 // Bindings of embed.
@@ -1800,29 +1800,29 @@ func (p ExpertGEMMParams) Put(c *table.Cmd) {
 	c.ParamSize = 32
 }
 
-// Bindings of choose.
+// Bindings of choose_rows.
 const (
-	ChooseBindBest   = 0 // r, [rows, parts] (float32, index), written by argmax_part or sample_draw
-	ChooseBindStops  = 1 // r, [pool, 1+max_stops] uint32, a count, then the ids
-	ChooseBindTokens = 2 // rw, [pool, ring] uint32
+	ChooseRowsBindBest   = 0 // r, [rows, parts] (float32, index), written by argmax_part or sample_draw
+	ChooseRowsBindStops  = 1 // r, [pool, 1+max_stops] uint32, a count, then the ids
+	ChooseRowsBindTokens = 2 // rw, [pool, ring] uint32
 )
 
-// Specialisation constants of choose.
+// Specialisation constants of choose_rows.
 const (
-	ChooseSpecSequences = 0 // which sequences the rows belong to
+	ChooseRowsSpecSequences = 0 // which sequences the rows belong to
 )
 
-// ChooseParams are the parameters of choose.
-type ChooseParams struct {
+// ChooseRowsParams are the parameters of choose_rows.
+type ChooseRowsParams struct {
 	Parts    uint32 // parts of the vocabulary
 	Ring     uint32 // entries of the token ring
 	MaxStops uint32 // stop ids that fit
 	Pool     uint32 // sequences of a pooled table; 0 in other tables
 }
 
-// ChooseParamsOf decodes the parameters of c, a command of kernel choose.
-func ChooseParamsOf(c *table.Cmd) ChooseParams {
-	return ChooseParams{
+// ChooseRowsParamsOf decodes the parameters of c, a command of kernel choose_rows.
+func ChooseRowsParamsOf(c *table.Cmd) ChooseRowsParams {
+	return ChooseRowsParams{
 		Parts:    u32(c, 0),
 		Ring:     u32(c, 4),
 		MaxStops: u32(c, 8),
@@ -1831,7 +1831,7 @@ func ChooseParamsOf(c *table.Cmd) ChooseParams {
 }
 
 // Put encodes p as the parameters of c.
-func (p ChooseParams) Put(c *table.Cmd) {
+func (p ChooseRowsParams) Put(c *table.Cmd) {
 	putU32(c, 0, p.Parts)
 	putU32(c, 4, p.Ring)
 	putU32(c, 8, p.MaxStops)

@@ -69,11 +69,11 @@ type choose struct {
 }
 
 func newChoose(b *binder) (kernel, error) {
-	p := kernels.ChooseParamsOf(b.cmd)
+	p := kernels.ChooseRowsParamsOf(b.cmd)
 	b.need(p.Ring > 0 && p.Parts > 0, "the ring or the parts are empty")
 	return &choose{
-		sequences: b.sequences(kernels.ChooseSpecSequences, p.Pool), parts: int(p.Parts), maxStops: int(p.MaxStops),
-		best: b.u32(kernels.ChooseBindBest), stops: b.u32(kernels.ChooseBindStops), tokens: b.u32(kernels.ChooseBindTokens), step: b.step,
+		sequences: b.sequences(kernels.ChooseRowsSpecSequences, p.Pool), parts: int(p.Parts), maxStops: int(p.MaxStops),
+		best: b.u32(kernels.ChooseRowsBindBest), stops: b.u32(kernels.ChooseRowsBindStops), tokens: b.u32(kernels.ChooseRowsBindTokens), step: b.step,
 	}, b.err
 }
 

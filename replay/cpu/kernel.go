@@ -68,7 +68,7 @@ var constructors = [...]func(b *binder) (kernel, error){
 	kernels.Rank:         newRank,
 	kernels.Accept:       newAccept,
 	kernels.Draft:        newDraft,
-	kernels.Choose:       newChoose,
+	kernels.ChooseRows:   newChoose,
 	kernels.Route:        newRoute,
 	kernels.ExpertGEMV:   newExpertGEMV,
 	kernels.ExpertSum:    newExpertSum,
