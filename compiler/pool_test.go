@@ -39,8 +39,8 @@ func TestPooled(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"gemma2"} {
-		tab := mustCompile(t, input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", name)), "cpu", Options{Sequences: 8, Pages: 100, LogProbs: true}))
+	for _, c := range []struct{ name, chip string }{{"gemma2", "cpu"}, {"qwen3", "h200"}, {"qwen3", "m4-pro"}} {
+		tab := mustCompile(t, input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", c.name)), c.chip, Options{Sequences: 8, Pages: 100, LogProbs: true}))
 		var b bytes.Buffer
 		if err := tab.Dump(&b, table.DumpOptions{}); err != nil {
 			t.Fatal(err)
@@ -49,7 +49,7 @@ func TestPooled(t *testing.T) {
 		head, _, _ := bytes.Cut(b.Bytes(), []byte("uploads:"))
 		_, batch, _ := bytes.Cut(b.Bytes(), []byte("program batch_ranked"))
 		batch, _, _ = bytes.Cut(batch, []byte("\n\n"))
-		compareGolden(t, filepath.Join("testdata", name+"-cpu-sequences.txt"), slices.Concat(head, batch, []byte("\n")))
+		compareGolden(t, filepath.Join("testdata", c.name+"-"+c.chip+"-sequences.txt"), slices.Concat(head, batch, []byte("\n")))
 	}
 }
 

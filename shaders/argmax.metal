@@ -1,5 +1,6 @@
 // argmax: choosing the next token.
 #include "best.h"
+#include "sequence.h"
 
 // best_of returns the thread's best logit among first to last-1; first is a multiple of 4. If all
 // are NaN it returns index first, because no key is above the lowest. Unaligned logits are read
@@ -50,13 +51,15 @@ kernel void argmax(
     if (simd != 0) {
         return;
     }
+    const ulong sequence = row_sequence(step, 0, SEQUENCES, p.pool);
+    device const uint *own = stops + sequence * (p.max_stops + 1);
     bool stop = false;
-    for (uint i = lane; i < min(stops[0], p.max_stops); i += 32) {
-        stop = stop || stops[1 + i] == best.index;
+    for (uint i = lane; i < min(own[0], p.max_stops); i += 32) {
+        stop = stop || own[1 + i] == best.index;
     }
     stop = simd_any(stop);
     if (lane == 0) {
-        tokens[min(s.index, p.ring - 1)] = best.index;
+        tokens[sequence * p.ring + min(s.index, p.ring - 1)] = best.index;
         step->count += 1;
         if (stop) {
             step->stop = 1;

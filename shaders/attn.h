@@ -4,6 +4,7 @@
 
 #include "cache.h"
 #include "merge.h"
+#include "sequence.h"
 
 // The initial maximum, before any score is known, and the score of an invisible position. Its
 // distance to any real score is finite.
@@ -44,6 +45,9 @@ struct attn_part {
     uint cap;              // rows of the ring: position p is in row p % cap of it
     uint wrap;             // the position in the ring's first row; see cache_from
     uint base;             // number of rows before the ring, which hold the attention sinks
+    bool paged;            // the rows are in pages instead of a ring
+    kv_pages pages;        // used only if paged
+    uint head;             // K and V head, used only if paged
     uint sinks;            // number of visible sink positions
     threadgroup const float *turned; // rotated Q for the sinks, [heads, d]
     bool split;            // write sums and states for a later merge, not quotients
@@ -69,9 +73,16 @@ static inline uint cache_from(uint begin, uint cap, bool windowed) { return wind
 // cache_at returns the row of a position in k and v. It clamps the position to the part's
 // range.
 static inline ulong cache_at(thread const attn_part &a, uint position) {
-    const uint row = clamp(position, a.begin, a.end - 1) - a.wrap;
+    const uint at = clamp(position, a.begin, a.end - 1);
+    if (a.paged) {
+        return page_row(a.pages, a.head, at);
+    }
+    const uint row = at - a.wrap;
     return a.base + (row < a.cap ? row : row - a.cap);
 }
+
+// sink_at returns the row of an attention sink, a position below a.sinks.
+static inline ulong sink_at(thread const attn_part &a, uint position) { return a.paged ? page_row(a.pages, a.head, position) : position; }
 
 // sinks_of returns the part that covers the attention sinks, the first positions.
 static inline attn_part sinks_of(thread const attn_part &a) {

@@ -40,6 +40,9 @@ kernel void attn(
     }
     // Start with the last rows, which see the most positions and take longest.
     const uint row = s.rows - 1 - group.z;
+    if (row_stopped(step, row, SEQUENCES)) {
+        return;
+    }
     const uint shared = p.heads / p.kv_heads;
     const uint groups = (shared + p.head_group - 1) / p.head_group;
     const uint kv_head = group.x / groups;
@@ -49,8 +52,11 @@ kernel void attn(
     attn_part a;
     a.d = HEAD_DIM;
     a.kind = KV;
-    a.k = kv_rows_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, kv_head);
-    a.v = kv_rows_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, kv_head);
+    a.paged = SEQUENCES != PIANOLA_SEQUENCES_OWN;
+    a.pages = row_pages(step, row, SEQUENCES, p.tables, p.table, p.pool, p.cap, p.kv_heads);
+    a.head = kv_head;
+    a.k = kv_rows_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : kv_head);
+    a.v = kv_rows_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : kv_head);
     a.heads = min(p.head_group, shared - first);
     a.split = SPLIT != 0;
     a.splits = p.splits;
@@ -64,7 +70,7 @@ kernel void attn(
     a.cap = p.cap - a.base;
     a.sinks = 0;
     a.turned = (threadgroup const float *)tg;
-    const uint len = max(s.kv_len, 1u) + row;
+    const uint len = row_visible(step, row, SEQUENCES, s.kv_len, p.table);
     const uint window = WINDOWED != 0 ? p.window : len;
     a.begin = len - min(len, window);
     a.end = len;

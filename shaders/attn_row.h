@@ -429,7 +429,7 @@ static inline void attend_any(thread const attn_part &a, thread Q &q, threadgrou
         const uint seen = a.sinks + (a.end - a.begin);
         for (uint m = simd; m < seen; m += simds) {
             const bool sink = m < a.sinks;
-            const ulong row = sink ? m : cache_at(a, a.begin + m - a.sinks);
+            const ulong row = sink ? sink_at(a, m) : cache_at(a, a.begin + m - a.sinks);
             float score = 0.0f;
             for (uint i = lane; i < a.d; i += 32) {
                 score += (sink ? a.turned[q_from + i] : q.at[q_from + i]) * a.scale * kv_one(a.k, a.kind, a.d, row, i);

@@ -45,28 +45,35 @@ kernel void attn_tile(
 #if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 80 // other processors have no such products
     attn_pairs t;
     t.shared = p.heads / p.kv_heads;
-    const uint pairs = s.rows * t.shared;
+    // Rows of different sequences share no positions, so a threadgroup computes pairs of one of them.
+    const uint rows = SEQUENCES == PIANOLA_SEQUENCES_MANY ? 1 : s.rows;
+    const uint pairs = rows * t.shared;
     const uint each = p.units * PIANOLA_UNIT;
     const uint groups = (pairs + each - 1) / each;
-    if (group.y >= groups) {
+    const uint row = SEQUENCES == PIANOLA_SEQUENCES_MANY ? group.y / groups : 0;
+    const uint part = group.y - row * groups;
+    if (SEQUENCES == PIANOLA_SEQUENCES_MANY ? row >= s.rows || row_stopped(step, row, SEQUENCES) : part >= groups) {
         return;
     }
     // Start with the last rows, which see the most positions and take longest.
-    t.first = (groups - 1 - group.y) * each;
+    t.first = (groups - 1 - part) * each;
     t.last = pairs - 1;
-    t.kv_len = max(s.kv_len, 1u);
-    t.window = WINDOWED != 0 ? p.window : t.kv_len + s.rows;
+    t.kv_len = row_visible(step, row, SEQUENCES, s.kv_len, p.table);
+    t.window = WINDOWED != 0 ? p.window : t.kv_len + rows;
     const uint head = group.x * t.shared;
-    t.q = q + ulong(head) * HEAD_DIM;
+    t.q = q + ulong(row) * p.q_stride + ulong(head) * HEAD_DIM;
     t.q_stride = p.q_stride;
     t.out_stride = p.heads * HEAD_DIM;
     t.aligned = p.q_stride % 4 == 0;
     attn_part a;
     a.d = HEAD_DIM;
     a.kind = KV;
-    a.k = kv_rows_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, group.x);
-    a.v = kv_rows_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, group.x);
-    a.out = out + ulong(head) * HEAD_DIM;
+    a.paged = SEQUENCES != PIANOLA_SEQUENCES_OWN;
+    a.pages = row_pages(step, row, SEQUENCES, p.tables, p.table, p.pool, p.cap, p.kv_heads);
+    a.head = group.x;
+    a.k = kv_rows_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : group.x);
+    a.v = kv_rows_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : group.x);
+    a.out = out + ulong(row) * t.out_stride + ulong(head) * HEAD_DIM;
     a.scale = p.scale * M_LOG2E_F;
     a.soft_cap = p.soft_cap * M_LOG2E_F;
     a.learned = LEARNED != 0;

@@ -67,8 +67,9 @@ template <uint D>
 static inline void fill_tile(threadgroup uchar *to, kv_rows rows, thread const attn_part &a, uint position, uint tid, uint threads) {
     const uint last = position + PIANOLA_UNIT - 1 - a.wrap;
     // Of 64 and 128 columns a thread copies the same piece of every 8th row, or of rows further
-    // apart. Where the rows are consecutive in the cache, only their addresses differ.
-    if ((D == 64 || D == 128) && position >= a.begin && position + PIANOLA_UNIT <= a.end && (last < a.cap || last - a.cap >= PIANOLA_UNIT - 1)) {
+    // apart. Where the rows are consecutive in the cache, as those of a
+    // page are, only their addresses differ.
+    if ((D == 64 || D == 128) && position >= a.begin && position + PIANOLA_UNIT <= a.end && (a.paged || last < a.cap || last - a.cap >= PIANOLA_UNIT - 1)) {
         const uint piece = tid % (D / 8);
         const uint pass = threads / (D / 8);
         threadgroup uchar *slot = to + column_at(tid / (D / 8), piece);

@@ -1,5 +1,6 @@
 // The rows of a batch.
 #include "best.h"
+#include "sequence.h"
 
 // Values of a row's stop flag, and of the step's once all rows have stopped (package sequence).
 #define PIANOLA_ROW_STOP_ID 1
@@ -27,7 +28,7 @@ kernel void choose_rows(
     uint count = 0;
     uint goes = 0;
     for (uint r = simd; r < s.rows; r += simds) {
-        device pianola_row *row = (device pianola_row *)(step + 1) + r;
+        device pianola_row *row = row_record(step, r);
         if (row->stop != 0) {
             continue;
         }

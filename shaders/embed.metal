@@ -1,5 +1,6 @@
 // The embedding look-up. A threadgroup copies one row.
 #include "blocks.h"
+#include "sequence.h"
 #include "tiles.h"
 
 // copy_floats writes a row of floating-point weights, beginning with element from, times scale.
@@ -68,7 +69,11 @@ kernel void embed(
     if (group.x >= s.rows) {
         return;
     }
-    const uint id = min(tokens[min(s.index + group.x, p.ring - 1)], p.vocab - 1);
+    if (row_stopped(step, group.x, SEQUENCES)) {
+        return;
+    }
+    device const uint *ring = tokens + ulong(row_sequence(step, group.x, SEQUENCES, p.pool)) * p.ring;
+    const uint id = min(ring[min(row_token(step, group.x, SEQUENCES, s.index), p.ring - 1)], p.vocab - 1);
     device float *to = out + ulong(group.x) * p.n;
     const uint threads = simds * 32;
     if (WEIGHTS == PIANOLA_WEIGHTS_TILED16) {

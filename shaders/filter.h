@@ -149,11 +149,17 @@ static inline void list_token(thread const Filter &f, uint key, uint id, bool wh
     }
 }
 
+// Keys are the keys of a row.
+struct Keys {
+    device const uint *at;
+    bool aligned; // to 16 bytes
+};
+
 // walk calls count_token or list_token for all tokens. Each SIMD group takes one part at a time
 // and skips parts whose largest key is not kept.
-static inline void walk(thread const Filter &f, bool list, bool flag, device const uint *keys, device const uint *largest, uint n, uint part,
+static inline void walk(thread const Filter &f, bool list, bool flag, Keys keys, device const uint *largest, uint n, uint part,
                         Team t, Memory m) {
-    device const uint4 *keys4 = (device const uint4 *)keys;
+    device const uint4 *keys4 = (device const uint4 *)keys.at;
     const uint least = max(f.limit, f.floor);
     for (uint p = t.simd; p * part < n; p += t.simds) {
         const uint most = largest[p];
@@ -164,12 +170,13 @@ static inline void walk(thread const Filter &f, bool list, bool flag, device con
         const uint last = min(first + part, n);
         for (uint i = first / 4 + t.lane; i < (last + 3) / 4; i += 32) {
             uint4 key = uint4(0);
-            if (4 * i + 4 <= last) {
+            if (keys.aligned && 4 * i + 4 <= last) {
                 key = keys4[i];
             } else {
-                key.x = keys[4 * i];
-                key.y = 4 * i + 1 < last ? keys[4 * i + 1] : 0;
-                key.z = 4 * i + 2 < last ? keys[4 * i + 2] : 0;
+                key.x = keys.at[4 * i];
+                key.y = 4 * i + 1 < last ? keys.at[4 * i + 1] : 0;
+                key.z = 4 * i + 2 < last ? keys.at[4 * i + 2] : 0;
+                key.w = !keys.aligned && 4 * i + 3 < last ? keys.at[4 * i + 3] : 0;
             }
             for (uint j = 0; j < 4; j++) {
                 const uint k = j == 0 ? key.x : j == 1 ? key.y : j == 2 ? key.z : key.w;
@@ -294,7 +301,7 @@ static inline uint floor_of(uint k, device const uint *largest, uint parts, Team
 
 // prefix keeps the first tokens in the order that reach the target: top_k tokens or, with
 // top_p, the tokens that hold this share of the total weight.
-static inline void prefix(thread Filter &f, uint top_k, uint top_p, device const uint *keys, device const uint *largest, uint n, uint part,
+static inline void prefix(thread Filter &f, uint top_k, uint top_p, Keys keys, device const uint *largest, uint n, uint part,
                           Team t, Memory m) {
     const bool weighted = top_p != 0;
     ulong target = top_k;

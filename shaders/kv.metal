@@ -1,6 +1,25 @@
 // Writing the KV cache; see cache.h.
 #include "cache.h"
 #include "heads.h"
+#include "sequence.h"
+
+// kv_place is the place of a row's head 0 in a cache, and the distance of its heads in rows.
+struct kv_place {
+    ulong row;
+    uint apart;
+};
+
+// place_of returns the place of row r.
+static inline kv_place place_of(kv_pages g, bool paged, uint visible, uint r, uint kv_len, uint cap, uint first) {
+    kv_place to = {0, cap};
+    if (paged) {
+        to.row = page_row(g, 0, visible - 1);
+        to.apart = PIANOLA_PAGE;
+    } else {
+        to.row = cache_row(r, kv_len, cap, first);
+    }
+    return to;
+}
 
 // A threadgroup writes one head of a row.
 [[max_total_threads_per_threadgroup(1024)]]
@@ -22,11 +41,15 @@ kernel void kv_write(
     if (group.y >= s.rows) {
         return;
     }
-    const ulong row = cache_row(group.y, s.kv_len, p.cap, p.first);
+    if (row_stopped(step, group.y, SEQUENCES)) {
+        return;
+    }
+    const kv_place at = place_of(row_pages(step, group.y, SEQUENCES, p.tables, p.table, p.pool, p.cap, p.kv_heads), SEQUENCES != PIANOLA_SEQUENCES_OWN,
+                                 row_visible(step, group.y, SEQUENCES, s.kv_len, p.table), group.y, s.kv_len, p.cap, p.first);
     device const float *k_head = k + ulong(group.y) * p.k_stride + ulong(group.x) * HEAD_DIM;
     device const float *v_head = v + ulong(group.y) * p.v_stride + ulong(group.x) * HEAD_DIM;
-    kv_put(kv_row_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, group.x, row), k_head, KV, HEAD_DIM, lane, simd, simds);
-    kv_put(kv_row_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, group.x, row), v_head, KV, HEAD_DIM, lane, simd, simds);
+    kv_put(kv_row_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, 0, at.row + ulong(group.x) * at.apart), k_head, KV, HEAD_DIM, lane, simd, simds);
+    kv_put(kv_row_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, 0, at.row + ulong(group.x) * at.apart), v_head, KV, HEAD_DIM, lane, simd, simds);
 }
 
 // turn_of returns h for head i of a row: of Q, or of K after the heads of Q.
@@ -62,7 +85,11 @@ kernel void qk_rope_kv(
     if (group.y >= s.rows) {
         return;
     }
-    const ulong row = cache_row(group.y, s.kv_len, p.cap, p.first);
+    if (row_stopped(step, group.y, SEQUENCES)) {
+        return;
+    }
+    const kv_place place = place_of(row_pages(step, group.y, SEQUENCES, p.tables, p.table, p.pool, p.cap, p.kv_heads), SEQUENCES != PIANOLA_SEQUENCES_OWN,
+                                 row_visible(step, group.y, SEQUENCES, s.kv_len, p.table), group.y, s.kv_len, p.cap, p.first);
     const uint twos = turned_twos(HEAD_DIM);
     const uint share = 32 * PIANOLA_HEAD_TWOS;
     const uint end = min((group.x + 1) * p.head_group, p.heads + p.kv_heads);
@@ -81,8 +108,8 @@ kernel void qk_rope_kv(
         const bool is_q = i < p.heads;
         const uint head = is_q ? i : i - p.heads;
         device float *q_to = q_out + (ulong(group.y) * p.heads + head) * HEAD_DIM;
-        const kv_rows_to k_to = kv_row_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, is_q ? 0 : head, row);
-        const kv_rows_to v_to = kv_row_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, is_q ? 0 : head, row);
+        const kv_rows_to k_to = kv_row_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, 0, place.row + ulong(is_q ? 0 : head) * place.apart);
+        const kv_rows_to v_to = kv_row_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, 0, place.row + ulong(is_q ? 0 : head) * place.apart);
         head_twos t = next;
         const float scale = twos_scale(t, h, p.eps, lane);
         later = turn_of(any, q_row, k_row, norm, i + simds, p.heads);

@@ -574,7 +574,7 @@ typedef struct pianola_gemm_few_params {
 } pianola_gemm_few_params;
 PIANOLA_ASSERT_SIZE(pianola_gemm_few_params, 12);
 
-// attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first. Threads of 128 compute a unit of 64; if there are more, they divide its positions. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.
+// attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.
 typedef struct pianola_attn_tile_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads

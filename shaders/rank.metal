@@ -115,14 +115,17 @@ kernel void rank_part(
     if (!begins(step)) {
         return;
     }
-    if (s.rows == 0) {
+    const uint r = SEQUENCES == PIANOLA_SEQUENCES_MANY ? group.y : 0;
+    if (r >= s.rows || row_stopped(step, r, SEQUENCES)) {
         return;
     }
-    device const pianola_sampler *set = (device const pianola_sampler *)settings;
+    const uint sequence = row_sequence(step, r, SEQUENCES, p.pool);
+    device const pianola_sampler *set = sampler_of(settings, sequence, p.stride);
     const uint count = clamp(set->ranked, 1u, uint(PIANOLA_RANKED));
     const uint first = group.x * p.part;
     const uint end = min(first + p.part, p.n);
-    device uint *entry = out + group.x * PIANOLA_RANK_WORDS;
+    device uint *entry = out + (r * ((p.n + p.part - 1) / p.part) + group.x) * PIANOLA_RANK_WORDS;
+    logits += ulong(r) * p.n;
     Ranked last = {0xffffffffu, 0xffffffffu};
     uint most = 0;
     for (uint i = 0; i < PIANOLA_RANKED; i++) {
@@ -180,6 +183,7 @@ kernel void rank(
         constant pianola_second &s      [[buffer(9)]],
         device pianola_step *step       [[buffer(10)]],
         threadgroup uchar *tg           [[threadgroup(0)]],
+        uint3 group                     [[threadgroup_position_in_grid]],
         uint tid                        [[thread_index_in_threadgroup]],
         uint lane                       [[thread_index_in_simdgroup]],
         uint simd                       [[simdgroup_index_in_threadgroup]],
@@ -187,14 +191,19 @@ kernel void rank(
     if (!begins(step)) {
         return;
     }
-    if (s.rows == 0) {
+    const uint r = SEQUENCES == PIANOLA_SEQUENCES_MANY ? group.y : 0;
+    if (r >= s.rows || row_stopped(step, r, SEQUENCES)) {
         return;
     }
-    device const pianola_sampler *set = (device const pianola_sampler *)settings;
+    const uint sequence = row_sequence(step, r, SEQUENCES, p.pool);
+    device const pianola_sampler *set = sampler_of(settings, sequence, p.stride);
     const uint count = clamp(set->ranked, 1u, uint(PIANOLA_RANKED));
     const uint threads = 32 * simds;
     const uint number = (p.n + p.part - 1) / p.part;
-    device uint *entry = ranks + ((s.index + 1) % p.entries) * PIANOLA_RANK_WORDS;
+    device uint *entry = ranks + (ulong(sequence) * p.entries + (row_token(step, r, SEQUENCES, s.index) + 1) % p.entries) * PIANOLA_RANK_WORDS;
+    logits += ulong(r) * p.n;
+    parts += ulong(r) * number * PIANOLA_RANK_WORDS;
+    drawn += ulong(r) * p.pairs * 2;
     Best chosen = {int(0x80000000u), 0u};
     for (uint i = tid; i < p.pairs; i += threads) {
         consider(chosen, drawn[2 * i], drawn[2 * i + 1]);

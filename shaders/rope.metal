@@ -1,6 +1,7 @@
 // Rotary position embedding.
 #include "pianola.h"
 #include "rotate.h"
+#include "sequence.h"
 
 // A threadgroup computes the angles of a row. Each product and quotient must be rounded to
 // float32 like on the CPU: one unit in the last place of an angle near 131,071 is 0.008.
@@ -21,7 +22,7 @@ kernel void rope_angles(
     if (group.x >= s.rows) {
         return;
     }
-    const uint position = s.index + group.x;
+    const uint position = row_position(step, group.x, SEQUENCES, s.index);
     const float pos = p.still == 0 ? float(position) : position < p.still ? 0.0f : -float(position - (p.still - 1));
     device float *row = out + ulong(group.x) * p.half_ * 2;
     for (uint i = tid; i < p.half_; i += simds * 32) {

@@ -58,6 +58,7 @@ kernel void rope_attn(
     a.soft_cap = p.soft_cap * M_LOG2E_F;
     a.cap = p.cap;
     a.base = 0;
+    a.paged = false;
     a.sinks = 0;
     a.turned = sums;
     const uint len = max(s.kv_len, 1u) + s.behind;

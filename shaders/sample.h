@@ -3,10 +3,15 @@
 #ifndef PIANOLA_SAMPLE_H
 #define PIANOLA_SAMPLE_H
 
-#include "pianola.h"
+#include "sequence.h"
 
 #define PIANOLA_SIGN 0x80000000u
 #define PIANOLA_KEY_LIMIT 0x71000000u // 2^99, to which logits are clamped
+
+// sampler_of returns the settings of a sequence, which are stride bytes apart.
+static inline device const pianola_sampler *sampler_of(device const uint *settings, uint sequence, uint stride) {
+    return (device const pianola_sampler *)((device const uchar *)settings + ulong(sequence) * stride);
+}
 
 // choice_key returns sampler.OrderKey of a logit's bits. A token with key 0 cannot be chosen.
 static inline uint choice_key(uint bits) {

@@ -42,11 +42,17 @@ kernel void sample_adjust(
     if (!begins(step)) {
         return;
     }
-    if (s.rows == 0) {
+    const uint r = SEQUENCES == PIANOLA_SEQUENCES_MANY ? group.y : 0;
+    if (r >= s.rows || row_stopped(step, r, SEQUENCES)) {
         return;
     }
-    device const pianola_sampler *set = (device const pianola_sampler *)settings;
-    device const uint *pairs = settings + 16;
+    const uint sequence = row_sequence(step, r, SEQUENCES, p.pool);
+    device const pianola_sampler *set = sampler_of(settings, sequence, p.stride);
+    device const uint *pairs = (device const uint *)(set + 1);
+    logits += ulong(r) * p.n;
+    keys += ulong(r) * p.n;
+    largest += r * ((p.n + p.part - 1) / p.part);
+    tokens += ulong(sequence) * p.ring;
     threadgroup atomic_uint *counts = (threadgroup atomic_uint *)tg;
     threadgroup uint *biases = (threadgroup uint *)tg + p.part;
     threadgroup uint *bests = (threadgroup uint *)tg + 2 * p.part;
@@ -58,7 +64,7 @@ kernel void sample_adjust(
         biases[i] = 0;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const uint end = min(s.index, p.ring - 1) + 1;
+    const uint end = min(row_token(step, r, SEQUENCES, s.index), p.ring - 1) + 1;
     for (uint i = end - min(set->window, end) + tid; i < end; i += threads) {
         const uint id = tokens[i] - first;
         if (id < n) {
@@ -101,6 +107,7 @@ kernel void sample_filter(
         constant pianola_second &s              [[buffer(9)]],
         device pianola_step *step               [[buffer(10)]],
         threadgroup uchar *tg                   [[threadgroup(0)]],
+        uint3 group                             [[threadgroup_position_in_grid]],
         uint tid                                [[thread_index_in_threadgroup]],
         uint lane                               [[thread_index_in_simdgroup]],
         uint simd                               [[simdgroup_index_in_threadgroup]],
@@ -108,10 +115,15 @@ kernel void sample_filter(
     if (!begins(step)) {
         return;
     }
-    if (s.rows == 0) {
+    const uint r = SEQUENCES == PIANOLA_SEQUENCES_MANY ? group.y : 0;
+    if (r >= s.rows || row_stopped(step, r, SEQUENCES)) {
         return;
     }
-    device const pianola_sampler *set = (device const pianola_sampler *)settings;
+    const uint sequence = row_sequence(step, r, SEQUENCES, p.pool);
+    device const pianola_sampler *set = sampler_of(settings, sequence, p.stride);
+    keys += ulong(r) * p.n;
+    largest += r * ((p.n + p.part - 1) / p.part);
+    limit += 4 * r;
     const Team t = {tid, lane, simd, simds};
     threadgroup uint *words = (threadgroup uint *)tg;
     const Memory m = {(threadgroup atomic_uint *)words, (threadgroup atomic_uint *)(words + PIANOLA_BINS),
@@ -138,7 +150,7 @@ kernel void sample_filter(
         const bool top_k = stage == PIANOLA_STAGE1_TOP_K && set->top_k != 0;
         const bool top_p = stage == PIANOLA_STAGE1_TOP_P && set->top_p != 0;
         if (top_k || top_p) {
-            prefix(f, top_k ? set->top_k : 0, top_p ? set->top_p : 0, keys, largest, p.n, p.part, t, m);
+            prefix(f, top_k ? set->top_k : 0, top_p ? set->top_p : 0, Keys{keys, SEQUENCES != PIANOLA_SEQUENCES_MANY || p.n % 4 == 0}, largest, p.n, p.part, t, m);
         } else if (stage == PIANOLA_STAGE1_MIN_P) {
             keep_above(f, f.value - set->min_p_drop, m);
         }
@@ -171,10 +183,15 @@ kernel void sample_draw(
     if (!begins(step)) {
         return;
     }
-    if (s.rows == 0) {
+    const uint r = SEQUENCES == PIANOLA_SEQUENCES_MANY ? group.y : 0;
+    if (r >= s.rows || row_stopped(step, r, SEQUENCES)) {
         return;
     }
-    device const pianola_sampler *set = (device const pianola_sampler *)settings;
+    const uint sequence = row_sequence(step, r, SEQUENCES, p.pool);
+    device const pianola_sampler *set = sampler_of(settings, sequence, p.stride);
+    keys += ulong(r) * p.n;
+    limit += 4 * r;
+    out += 2 * r * ((p.n + p.part - 1) / p.part);
     const uint last = limit[0];
     const uint last_id = limit[1];
     const uint most = limit[2];
@@ -191,7 +208,7 @@ kernel void sample_draw(
         if (greedy) {
             score = key == 0 ? 0xff800000u : as_type<uint>(key_value(key));
         } else if (key > last || (key == last && i <= last_id)) {
-            score = as_type<uint>(fma(-(value - key_value(key)), set->inv_temperature, gumbel(philox(seed, i, s.index + 1))));
+            score = as_type<uint>(fma(-(value - key_value(key)), set->inv_temperature, gumbel(philox(seed, i, row_token(step, r, SEQUENCES, s.index) + 1))));
         } else {
             continue;
         }

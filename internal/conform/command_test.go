@@ -34,6 +34,9 @@ type command struct {
 	step    table.Step        // current position, for commands that advance it
 	rows    []sequence.Row    // row records, for commands of a batch
 	pool    int               // sequences of a pooled table
+	pages   int               // pages of a pooled table; 0: one
+	entries [][]uint32        // page tables of the sequences
+	one     uint32            // sequence of all rows, without row records
 	context uint32            // context; 0: contextRows
 	threads uint32            // threads per threadgroup; 0: 32
 	apple   bool              // there is no PTX
@@ -67,7 +70,7 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 	slot("logits", table.SlotLogits, 4)
 	slot("stops", table.SlotStops, 4)
 	n := uint64(max(c.pool, 1))
-	layout := sequence.Layout{Sequences: c.pool, Pages: 1, Rows: len(c.rows), Table: int((context + sequence.PagePositions - 1) / sequence.PagePositions), Kinds: 1}
+	layout := sequence.Layout{Sequences: c.pool, Pages: max(c.pages, 1), Rows: max(len(c.rows), 1), Table: int((context + sequence.PagePositions - 1) / sequence.PagePositions), Kinds: 1}
 	step := uint64(table.StepSize)
 	if c.pool > 0 {
 		t.Header.Options, step = layout.Words(), layout.Size()
@@ -194,9 +197,12 @@ func (c *command) onCPU(tb testing.TB, t *table.Table, slots [decl.MaxBindings]u
 		sub.Runs[0].Step = c.step
 	}
 	_, step, _ := t.Slot(table.SlotStep)
+	sub.Runs[0].Step.Sequence = c.one
 	if len(c.rows) > 0 {
 		sub.Runs[0].Step.Rows = uint32(len(c.rows))
-		fatal(dev.Write(id, step, table.StepSize, c.records()))
+	}
+	if c.pool > 0 {
+		fatal(dev.Write(id, step, table.StepSize, c.behind()))
 	}
 	ticket, err := dev.Submit(sub)
 	fatal(err)
@@ -268,8 +274,9 @@ func (c *command) emulated(tb testing.TB, p *emu.Program, t *table.Table, conten
 	if c.moves() {
 		device.PutStep(d.Step[:], &c.step)
 	}
-	if len(c.rows) > 0 {
-		d.Behind = c.records()
+	if c.pool > 0 {
+		device.PutStep(d.Step[:], &table.Step{Sequence: c.one})
+		d.Behind = c.behind()
 	}
 	binary.LittleEndian.PutUint32(d.Step[32:], l.stop)
 	if err := p.Run(d); err != nil {
@@ -280,7 +287,7 @@ func (c *command) emulated(tb testing.TB, p *emu.Program, t *table.Table, conten
 		out.step = d.Step[:]
 	}
 	if len(c.rows) > 0 {
-		out.step = d.Behind
+		out.step = d.Behind[:len(c.rows)*sequence.RowBytes]
 	}
 	return out
 }
@@ -291,6 +298,18 @@ func (c *command) records() (b []byte) {
 		var one [sequence.RowBytes]byte
 		c.rows[i].Put(&one)
 		b = append(b, one[:]...)
+	}
+	return b
+}
+
+// behind returns what follows the step record in the step block: row records and page tables.
+func (c *command) behind() []byte {
+	b := c.records()
+	if len(b) == 0 {
+		b = make([]byte, sequence.RowBytes)
+	}
+	for _, entries := range c.entries {
+		b = append(b, u32(entries...)...)
 	}
 	return b
 }

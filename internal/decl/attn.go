@@ -69,8 +69,8 @@ const matrixTGMem = "(head_dim <= 128 ? 64*(head_dim + 8) + 2304*units : 32*(hea
 // attnTile declares attention over the cache for the rows of a chunk.
 var attnTile = Kernel{
 	Name: "attn_tile",
-	Doc:  "attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first. Threads of 128 compute a unit of 64; if there are more, they divide its positions. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.",
-	Grid: [3]string{"kv_heads", "ceildiv(rows*(heads/kv_heads),(act == f32 ? 16 : 64)*units)", "1"},
+	Doc:  "attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.",
+	Grid: [3]string{"kv_heads", "sequences == many ? rows*ceildiv(heads/kv_heads,(act == f32 ? 16 : 64)*units) : ceildiv(rows*(heads/kv_heads),(act == f32 ? 16 : 64)*units)", "1"},
 	Require: []string{
 		"head_dim >= 16", "head_dim <= 256", "head_dim % 16 == 0", "kv_heads >= 1", "heads % kv_heads == 0", "heads >= 1",
 		"!windowed || window >= 1", "sequences != own || windowed || context <= cap", "sequences != own || !windowed || min(context, window+rows-1) <= cap", "cap >= 1", kvBlocks, pooledCache,

@@ -17,6 +17,9 @@ const (
 	stepDrafted = 44
 	stepTrust   = 52
 	stepUntil   = 56
+
+	// StepSequence is the offset of the sequence that the rows of a pooled table's programs belong to.
+	StepSequence = 60
 )
 
 // Values of the stop flag. Kernels only test whether it is 0.
@@ -40,6 +43,7 @@ func PutStep(b []byte, s *table.Step) {
 	clear(b[StepCount+4 : table.StepSize])
 	le.PutUint32(b[stepTrust:], uint32(s.Trust))
 	le.PutUint32(b[stepUntil:], s.Until)
+	le.PutUint32(b[StepSequence:], s.Sequence)
 }
 
 // Result decodes the step block at the end of a submission and returns its result and its stop

@@ -5,15 +5,15 @@ package ptxstore
 
 import (
 	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"path"
 	"slices"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 // Index is the name of the file with the list of texts.
@@ -22,7 +22,7 @@ const Index = "index.json"
 // entry describes one text in the index.
 type entry struct {
 	Name    string `json:"name"` // "norm.sm_90"
-	Body    string `json:"body"` // the file with the text's body: "norm.sm_70.ptx.gz"
+	Body    string `json:"body"` // the file with the text's body: "norm.sm_70.ptx.zst"
 	Version string `json:"version"`
 	Target  string `json:"target"`
 }
@@ -50,7 +50,7 @@ func Pack(texts map[string][]byte) (map[string][]byte, error) {
 		}
 		file, ok := bodies[string(body)]
 		if !ok {
-			file = name + ".ptx.gz"
+			file = name + ".ptx.zst"
 			bodies[string(body)] = file
 			if files[file], err = compress(body); err != nil {
 				return nil, fmt.Errorf("ptxstore: %s: %w", name, err)
@@ -80,17 +80,20 @@ func cut(text, directive []byte) (rest []byte, value string, err error) {
 	return slices.Concat(text[:at], text[at+end:]), string(text[at : at+end]), nil
 }
 
+// maxText is the size in bytes above which no text is read.
+const maxText = 256 << 20
+
+// window is the distance in bytes at which the compression finds repeated text. Entries of a text
+// resemble one another, and one may have several MB.
+const window = 8 << 20
+
 func compress(text []byte) ([]byte, error) {
-	var b bytes.Buffer
-	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithWindowSize(window), zstd.WithEncoderConcurrency(1))
 	if err != nil {
 		return nil, err
 	}
-	if _, err := w.Write(text); err != nil {
-		return nil, err
-	}
-	err = w.Close()
-	return b.Bytes(), err
+	defer w.Close()
+	return w.EncodeAll(text, nil), nil
 }
 
 // Store reads the files that [Pack] made.
@@ -158,16 +161,16 @@ func (s *Store) Text(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := s.dir.Open(path.Clean(e.Body))
+	packed, err := fs.ReadFile(s.dir, path.Clean(e.Body))
 	if err != nil {
 		return nil, fmt.Errorf("ptxstore: %w", err)
 	}
-	defer f.Close()
-	r, err := gzip.NewReader(f)
+	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxText))
 	if err != nil {
-		return nil, fmt.Errorf("ptxstore: %s: %w", e.Body, err)
+		return nil, fmt.Errorf("ptxstore: %w", err)
 	}
-	body, err := io.ReadAll(r)
+	defer r.Close()
+	body, err := r.DecodeAll(packed, nil)
 	if err != nil {
 		return nil, fmt.Errorf("ptxstore: %s: %w", e.Body, err)
 	}

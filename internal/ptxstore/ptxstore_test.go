@@ -33,7 +33,7 @@ func TestPack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := slices.Sorted(maps.Keys(files)), []string{"a.sm_70.ptx.gz", "b.sm_80.ptx.gz", Index}; !slices.Equal(got, want) {
+	if got, want := slices.Sorted(maps.Keys(files)), []string{"a.sm_70.ptx.zst", "b.sm_80.ptx.zst", Index}; !slices.Equal(got, want) {
 		t.Errorf("files %v, want %v", got, want)
 	}
 	s, err := Open(folder(files))

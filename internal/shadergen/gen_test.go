@@ -180,11 +180,14 @@ func TestEntries(t *testing.T) {
 		want = append(want, fmt.Sprintf("attn__head_dim%d_kv1_sinks0", d))
 	}
 	want = append(want, "attn__kv0_sinks1", "attn__kv1_sinks1")
+	// Entries for pooled tables.
+	want = append(want, "attn__kv0_sequences1", "attn__kv0_sequences2", "attn__kv1_sequences1", "attn__kv1_sequences2")
 	if !slices.Equal(names, want) {
 		t.Errorf("got %v, want %v", names, want)
 	}
-	// Every type in rows, the quantized types also in tiles, and one entry per family.
-	if list, err := entries("embed"); err != nil || len(list) != 19+16+7+6 {
+	// Every type in rows, the quantized types also in tiles, and one entry per family; for each value of
+	// the constant sequences.
+	if list, err := entries("embed"); err != nil || len(list) != 3*(19+16+7+6) {
 		t.Errorf("%d entries of embed, %v", len(list), err)
 	}
 	if list, err := entries("rope"); err != nil || len(list) != 1 || list[0].Name != "rope" || list[0].Fixed != nil {

@@ -76,6 +76,22 @@ func (s sets) below(name string, n uint32) sets {
 	return out
 }
 
+// pooled adds assignments for pooled tables, those in list with each of their values of the constant
+// sequences. The entries of s are then for other tables, and keep their names.
+func (s sets) pooled(list sets) sets {
+	var out sets
+	for _, set := range s {
+		out = append(out, append(slices.Clip(set), shaders.Fixed{Name: sequences, Value: decl.SequencesOwn}))
+	}
+	return append(out, list.and(sequences, decl.SequencesOne, decl.SequencesMany)...)
+}
+
+// sequences is the name of the constant.
+const sequences = "sequences"
+
+// alone is the list of an entry that fixes nothing else.
+var alone = sets{nil}
+
 // mlx are MLX's affine types.
 var mlx = families(dtype.MLX2, dtype.MLX3, dtype.MLX4, dtype.MLX5, dtype.MLX6, dtype.MLX8)
 
@@ -102,6 +118,10 @@ var tiled = append(fix("wtype", quantised...), mlx...).and("act", decl.ActQ8).an
 // of the files.
 var rows = slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows))
 
+// embedded are the assignments of embed.
+var embedded = append(slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("weights", uint32(dtype.Rows)),
+	append(fix("wtype", quantised...), mlx...).and("weights", uint32(dtype.Tiled16))...)
+
 var instances = []compiled{
 	// Only Apple's GPUs scale inputs, and gate or scale outputs.
 	{kernel: "gemv", fixed: append(slices.Clone(rows), tiled...).below("input", decl.InputScaled).below("output", decl.OutputGated)},
@@ -111,13 +131,22 @@ var instances = []compiled{
 		fix("wtype", expanded...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16))...)},
 	{kernel: "gemm_few", fixed: append(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16).and("weights", uint32(dtype.Rows)),
 		fix("wtype", expanded...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16))...)},
-	{kernel: "embed", fixed: append(slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("weights", uint32(dtype.Rows)),
-		append(fix("wtype", quantised...), mlx...).and("weights", uint32(dtype.Tiled16))...)},
+	{kernel: "embed", fixed: embedded.pooled(embedded)},
 	{kernel: "attn", fixed: append(slices.Concat(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16),
-		fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)).and("sinks", 0), fix("kv", decl.KVF16, decl.KVQ8).and("sinks", 1)...)},
+		fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)).and("sinks", 0), fix("kv", decl.KVF16, decl.KVQ8).and("sinks", 1)...).
+		pooled(fix("kv", decl.KVF16, decl.KVQ8))},
 	{kernel: "attn_tile", fixed: append(fix("kv", decl.KVF16, decl.KVQ8), append(fix("head_dim", 64, 80, 96, 128, 160, 192, 256).and("kv", decl.KVF16),
-		fix("head_dim", 64, 96, 128, 256).and("kv", decl.KVQ8)...)...).and("act", decl.ActF16, decl.ActF16x2)},
-	{kernel: "qk_rope_kv", generic: true, fixed: fix("head_dim", 64, 128)},
+		fix("head_dim", 64, 96, 128, 256).and("kv", decl.KVQ8)...)...).and("act", decl.ActF16, decl.ActF16x2).
+		pooled(append(fix("kv", decl.KVF16, decl.KVQ8).and("act", decl.ActF16, decl.ActF16x2), fix("head_dim", 64, 128).and("kv", decl.KVF16, decl.KVQ8).and("act", decl.ActF16)...))},
+	{kernel: "qk_rope_kv", fixed: append(alone, fix("head_dim", 64, 128)...).pooled(append(alone, fix("head_dim", 64, 128)...))},
+	{kernel: "kv_write", fixed: alone.pooled(alone)},
+	{kernel: "rope_angles", fixed: alone.pooled(alone)},
+	{kernel: "argmax", fixed: fix(sequences, decl.SequencesOwn, decl.SequencesOne)},
+	{kernel: "sample_adjust", fixed: alone.pooled(alone)},
+	{kernel: "sample_filter", fixed: alone.pooled(alone)},
+	{kernel: "sample_draw", fixed: alone.pooled(alone)},
+	{kernel: "rank_part", fixed: alone.pooled(alone)},
+	{kernel: "rank", fixed: alone.pooled(alone)},
 	{kernel: "rope_attn", generic: true, fixed: slices.Concat(fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16), fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8))},
 }
 
@@ -126,7 +155,7 @@ var instances = []compiled{
 var appleInstances = []compiled{
 	{kernel: "gemv", fixed: append(slices.Clone(rows), tiled...)},
 	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", append(floats[1:], quantised...)...), mlx, families(dtype.FP8)).and("weights", uint32(dtype.Rows)).and("act", decl.ActF16, decl.ActF16x2)},
-	{kernel: "attn_tile", fixed: slices.Concat(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16), fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)).and("act", decl.ActF32)},
+	{kernel: "attn_tile", fixed: slices.Concat(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16), fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)).and("act", decl.ActF32).pooled(fix("kv", decl.KVF16, decl.KVQ8).and("act", decl.ActF32))},
 }
 
 // entries returns the entries of a kernel. The generic one comes first.
@@ -184,12 +213,15 @@ func entriesOf(instances []compiled, name string) ([]shaders.Entry, error) {
 			if !slices.ContainsFunc(constants, func(c decl.Constant) bool { return c.Name == f.Name }) {
 				return nil, fmt.Errorf("instances of kernel %s: it has no constant %s", name, f.Name)
 			}
-			if f.Value == 0 && f.Mask != 0 {
+			if f.Value == 0 && (f.Mask != 0 || f.Name == sequences) {
 				continue
 			}
 			parts = append(parts, fmt.Sprintf("%s%d", f.Name, f.Value))
 		}
-		e := shaders.Entry{Name: name + "__" + strings.Join(parts, "_"), Fixed: fixed}
+		e := shaders.Entry{Name: name, Fixed: fixed}
+		if len(parts) > 0 {
+			e.Name += "__" + strings.Join(parts, "_")
+		}
 		if slices.ContainsFunc(list, func(o shaders.Entry) bool { return o.Name == e.Name }) {
 			return nil, fmt.Errorf("instances of kernel %s: %s is listed twice", name, e.Name)
 		}

@@ -1,0 +1,421 @@
+package conform
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/sampler"
+	"github.com/pianola-engine/pianola/internal/sequence"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// pooling is the form of a command in a pooled table. It keeps the meaning of a command that works on the
+// state of its session: the state becomes that of sequences, and the rows may be in other places among the
+// rows of a batch.
+type pooling struct {
+	own  command
+	kind uint32 // decl.SequencesOne or decl.SequencesMany
+	pool int    // sequences
+	to   []int  // the row of the pooled command that each row becomes
+	of   []int  // the sequence of each row
+	rows int    // rows of the pooled command
+
+	pages   int
+	entries [][]uint32 // the page tables, [pool][entries]
+
+	state map[string]int    // bytes of a sequence's part of a binding
+	row   map[string]int    // bytes from one row of a binding to the next
+	kv    map[string][2]int // caches: the heads, and the bytes of a row
+	scale map[string]int    // caches of int8: the bytes of a row's scales
+	cap   int               // rows of the cache of the command for a session
+	first int               // rows that stay, at the beginning of this cache
+}
+
+// pooled returns the form of a command in a pooled table.
+func pooled(c command, kind uint32, r *rand.Rand) *pooling {
+	p := &pooling{own: c, kind: kind, pool: pick(r, 1, 2, 5), state: map[string]int{}, row: map[string]int{}, kv: map[string][2]int{}, scale: map[string]int{}}
+	n := int(max(c.second.rows, 1))
+	p.rows = n
+	if kind == decl.SequencesMany {
+		p.rows += r.IntN(4)
+		p.to = r.Perm(p.rows)[:n]
+	} else {
+		for i := range n {
+			p.to = append(p.to, i)
+		}
+	}
+	one := r.IntN(p.pool)
+	for range n {
+		if kind == decl.SequencesMany {
+			one = r.IntN(p.pool)
+		}
+		p.of = append(p.of, one)
+	}
+	return p
+}
+
+// place gives each sequence pages for its positions, in a random order.
+func (p *pooling) place(context int, r *rand.Rand) {
+	each := (context + sequence.PagePositions - 1) / sequence.PagePositions
+	p.pages = each*p.pool + r.IntN(3)
+	free := r.Perm(p.pages)
+	for s := range p.pool {
+		p.entries = append(p.entries, nil)
+		for range each {
+			p.entries[s] = append(p.entries[s], uint32(free[0]))
+			free = free[1:]
+		}
+	}
+}
+
+// record returns the record of row i of the command for a session.
+func (p *pooling) record(i int) sequence.Row {
+	at, seen := p.own.second.index+uint32(i), max(p.own.second.kvLen, 1)+uint32(i)
+	return sequence.Row{Sequence: uint32(p.of[i]), Position: at, KVLen: seen, TokenIndex: at}
+}
+
+// spread returns the rows of a binding in their new places; the others are 0.
+func (p *pooling) spread(b []byte, size int) []byte {
+	last := len(b) - (len(p.to)-1)*size // the last row may be shorter
+	out := make([]byte, (p.rows-1)*size+last)
+	for i, to := range p.to {
+		copy(out[to*size:], b[i*size:min(len(b), i*size+size)])
+	}
+	return out
+}
+
+// cacheRow returns the elements and the scales of a row in a cache of a number of rows.
+func (p *pooling) cacheRow(cache []byte, name string, rows, row int) [][]byte {
+	heads, size := p.kv[name][0], p.kv[name][1]
+	out := [][]byte{cache[row*size:][:size]}
+	if n := p.scale[name]; n > 0 {
+		out = append(out, cache[heads*rows*size+row*n:][:n])
+	}
+	return out
+}
+
+// places returns the row of a position of a head in the session's cache, and in the pages of a sequence.
+func (p *pooling) places(s, at, head, heads int) (own, paged int) {
+	own = at
+	if at >= p.first {
+		own = p.first + (at-p.first)%(p.cap-p.first)
+	}
+	page := int(p.entries[s][at/sequence.PagePositions])
+	return head*p.cap + own, (page*heads+head)*sequence.PagePositions + at%sequence.PagePositions
+}
+
+// end returns the number of positions that the last row sees.
+func (p *pooling) end() int { return int(max(p.own.second.kvLen, 1)) + len(p.to) - 1 }
+
+// paged returns a cache in pages. Rows that no position has are 0xff, which is NaN.
+func (p *pooling) paged(own []byte, name string) []byte {
+	heads, rows := p.kv[name][0], p.pages*sequence.PagePositions
+	out := bytes.Repeat([]byte{0xff}, heads*rows*(p.kv[name][1]+p.scale[name]))
+	for s := range p.pool {
+		for at := range p.end() {
+			if at >= p.first && at < p.end()-(p.cap-p.first) {
+				continue // a later position has replaced it
+			}
+			for h := range heads {
+				from, to := p.places(s, at, h, heads)
+				a, b := p.cacheRow(own, name, p.cap, from), p.cacheRow(out, name, rows, to)
+				for i := range a {
+					copy(b[i], a[i])
+				}
+			}
+		}
+	}
+	return out
+}
+
+// contents returns the initial contents of the pooled command's bindings.
+func (p *pooling) contents(own [decl.MaxBindings][]byte, r *rand.Rand) map[string][]byte {
+	k := mustLookup(p.own.kernel)
+	in := map[string][]byte{}
+	for i, b := range k.Bindings {
+		switch size := p.state[b.Name]; {
+		case own[i] == nil:
+		case p.kv[b.Name] != [2]int{}:
+			in[b.Name] = p.paged(own[i], b.Name)
+		case size > 0:
+			all := make([]byte, (p.pool-1)*size+len(own[i]))
+			for j := range all {
+				all[j] = byte(r.Uint32())
+			}
+			for _, s := range p.of {
+				copy(all[s*size:], own[i])
+			}
+			in[b.Name] = all
+		case p.row[b.Name] > 0:
+			in[b.Name] = p.spread(own[i], p.row[b.Name])
+		default:
+			in[b.Name] = own[i]
+		}
+	}
+	return in
+}
+
+// check compares the memory after the pooled command with that after the command for a session: rows, state
+// and caches must be the same bits.
+func (p *pooling) check(before [decl.MaxBindings][]byte, got, want *outcome) error {
+	for i, b := range mustLookup(p.own.kernel).Bindings {
+		g, w := got.bindings[i], want.bindings[i]
+		switch size := p.row[b.Name]; {
+		case w == nil || b.Role == decl.Read:
+		case p.kv[b.Name] != [2]int{}:
+			if err := p.checkCache(b.Name, before[i], g, w); err != nil {
+				return err
+			}
+		case p.state[b.Name] > 0:
+			for _, s := range p.of {
+				if at := s * p.state[b.Name]; !bytes.Equal(g[at:][:len(w)], w) {
+					return fmt.Errorf("%s of sequence %d differs", b.Name, s)
+				}
+			}
+		case size > 0:
+			for j, to := range p.to {
+				at := to * size
+				n := min(size, len(g)-at, len(w)-j*size)
+				if !bytes.Equal(g[at:][:n], w[j*size:][:n]) {
+					return fmt.Errorf("row %d of %s differs (rows %v)", to, b.Name, p.to)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// checkCache compares the positions that the rows write. Other positions must not change.
+func (p *pooling) checkCache(name string, before, got, want []byte) error {
+	heads, rows := p.kv[name][0], p.pages*sequence.PagePositions
+	after := slices.Clone(before)
+	for i, s := range p.of {
+		for h := range heads {
+			own, paged := p.places(s, p.end()-len(p.to)+i, h, heads)
+			a, b := p.cacheRow(want, name, p.cap, own), p.cacheRow(after, name, rows, paged)
+			for j := range a {
+				copy(b[j], a[j])
+			}
+		}
+	}
+	if !bytes.Equal(got, after) {
+		return fmt.Errorf("%s differs", name)
+	}
+	return nil
+}
+
+// command returns the pooled command. Rows that are not those of the own command have stopped.
+func (p *pooling) command(specs []uint32, params interface{ Put(*table.Cmd) }, in map[string][]byte) command {
+	c := p.own
+	c.specs, c.params, c.pool, c.pages, c.input, c.entries = specs, params, p.pool, p.pages, in, p.entries
+	if p.kind == decl.SequencesOne {
+		c.one = uint32(p.of[0])
+		return c
+	}
+	c.second = pianolaSecond{kvLen: 1, rows: uint32(p.rows)}
+	c.rows = make([]sequence.Row, p.rows)
+	for i := range c.rows {
+		c.rows[i] = sequence.Row{KVLen: 1, Stop: sequence.StopID}
+	}
+	for i, to := range p.to {
+		c.rows[to] = p.record(i)
+	}
+	return c
+}
+
+// withConstant returns the constants with one at an index.
+func withConstant(specs []uint32, at int, value uint32) []uint32 {
+	out := make([]uint32, at+1)
+	copy(out, specs)
+	out[at] = value
+	return out
+}
+
+// caches describes the caches of the command for a session.
+func (p *pooling) caches(heads, headDim, capacity, first int, kind uint32) {
+	planes := decl.KVRowPlanes(kind, headDim)
+	for _, name := range []string{"k_cache", "v_cache"} {
+		p.kv[name], p.scale[name] = [2]int{heads, int(planes[0])}, int(planes[1])
+	}
+	p.cap, p.first = capacity, first
+}
+
+// describe describes the bindings of the own command, and returns the constants and parameters of the pooled one.
+func (p *pooling) describe(r *rand.Rand) (specs []uint32, params interface{ Put(*table.Cmd) }) {
+	c := &p.own
+	tables, entries := uint32(0), uint32(0)
+	if p.entries != nil {
+		tables, entries = uint32(sequence.StepBytes+p.records()*sequence.RowBytes), uint32(len(p.entries[0]))
+	}
+	pool, rows := uint32(p.pool), uint32(p.pages*sequence.PagePositions)
+	stride := uint32(len(c.input["settings"])+15) / 16 * 16
+	words := 4
+	switch q := c.params.(type) {
+	case kernels.EmbedParams:
+		p.state["tokens"], p.row["out"] = words*int(q.Ring), words*int(q.N)
+		q.Pool = pool
+		return withConstant(c.specs, kernels.EmbedSpecSequences, p.kind), q
+	case kernels.RoPEAnglesParams:
+		p.row["out"] = 2 * words * int(q.Half)
+		return withConstant(c.specs, kernels.RoPEAnglesSpecSequences, p.kind), q
+	case kernels.KVWriteParams:
+		kind := c.specs[kernels.KVWriteSpecKV]
+		p.row["k"], p.row["v"] = words*int(q.KStride), words*int(q.VStride)
+		p.caches(int(q.KVHeads), int(c.specs[kernels.KVWriteSpecHeadDim]), int(q.Cap), int(q.First), kind)
+		q.Cap, q.First, q.Tables, q.Table, q.Pool = rows, 0, tables, entries, pool
+		return withConstant(c.specs, kernels.KVWriteSpecSequences, p.kind), q
+	case kernels.QKRoPEKVParams:
+		d := int(c.specs[kernels.QKRoPEKVSpecHeadDim])
+		p.row["q"], p.row["k"], p.row["v"], p.row["angles"] = words*int(q.QStride), words*int(q.KStride), words*int(q.VStride), 2*words*int(q.Half)
+		p.row["q_out"] = words * int(q.Heads) * d
+		p.caches(int(q.KVHeads), d, int(q.Cap), 0, decl.KVF16)
+		q.Cap, q.Tables, q.Table, q.Pool = rows, tables, entries, pool
+		return withConstant(c.specs, kernels.QKRoPEKVSpecSequences, p.kind), q
+	case kernels.AttnParams:
+		d, kind := int(c.specs[kernels.AttnSpecHeadDim]), c.specs[kernels.AttnSpecKV]
+		p.row["q"], p.row["turn"] = words*int(q.QStride), 2*words*int(q.Half)
+		p.row["out"] = words * int(q.Heads*q.Splits) * d
+		if c.specs[kernels.AttnSpecSplit] != 0 {
+			p.row["out"] += 2 * words * int(q.Heads*q.Splits)
+		}
+		p.caches(int(q.KVHeads), d, int(q.Cap), int(q.First), kind)
+		q.Cap, q.Tables, q.Table, q.Pool = rows, tables, entries, pool
+		return withConstant(c.specs, kernels.AttnSpecSequences, p.kind), q
+	case kernels.AttnTileParams:
+		d, kind := int(c.specs[kernels.AttnTileSpecHeadDim]), c.specs[kernels.AttnTileSpecKV]
+		p.row["q"], p.row["out"] = words*int(q.QStride), words*int(q.Heads)*d
+		p.caches(int(q.KVHeads), d, int(q.Cap), 0, kind)
+		q.Cap, q.Tables, q.Table, q.Pool = rows, tables, entries, pool
+		return withConstant(c.specs, kernels.AttnTileSpecSequences, p.kind), q
+	case kernels.ArgmaxParams:
+		p.state["stops"], p.state["tokens"] = words*(1+int(q.MaxStops)), words*int(q.Ring)
+		q.Pool = pool
+		return withConstant(c.specs, kernels.ArgmaxSpecSequences, p.kind), q
+	case kernels.SampleAdjustParams:
+		parts := (q.N + q.Part - 1) / q.Part
+		p.state["tokens"], p.state["settings"] = words*int(q.Ring), int(stride)
+		p.row["logits"], p.row["keys"], p.row["largest"] = words*int(q.N), words*int(q.N), words*int(parts)
+		q.Pool, q.Stride = pool, stride
+		return withConstant(c.specs, kernels.SampleAdjustSpecSequences, p.kind), q
+	case kernels.SampleFilterParams:
+		parts := (q.N + q.Part - 1) / q.Part
+		p.state["settings"], p.row["keys"], p.row["largest"], p.row["limit"] = int(stride), words*int(q.N), words*int(parts), 4*words
+		q.Pool, q.Stride = pool, stride
+		return withConstant(c.specs, kernels.SampleFilterSpecSequences, p.kind), q
+	case kernels.SampleDrawParams:
+		parts := (q.N + q.Part - 1) / q.Part
+		p.state["settings"], p.row["keys"], p.row["limit"], p.row["out"] = int(stride), words*int(q.N), 4*words, 2*words*int(parts)
+		q.Pool, q.Stride = pool, stride
+		return withConstant(c.specs, kernels.SampleDrawSpecSequences, p.kind), q
+	case kernels.RankPartParams:
+		parts := (q.N + q.Part - 1) / q.Part
+		p.state["settings"], p.row["logits"], p.row["out"] = int(stride), words*int(q.N), words*sampler.RankWords*int(parts)
+		q.Pool, q.Stride = pool, stride
+		return withConstant(c.specs, kernels.RankPartSpecSequences, p.kind), q
+	case kernels.RankParams:
+		parts := (q.N + q.Part - 1) / q.Part
+		p.state["settings"], p.state["ranks"] = int(stride), words*sampler.RankWords*int(q.Entries)
+		p.row["logits"], p.row["parts"], p.row["drawn"] = words*int(q.N), words*sampler.RankWords*int(parts), 2*words*int(q.Pairs)
+		q.Pool, q.Stride = pool, stride
+		return withConstant(c.specs, kernels.RankSpecSequences, p.kind), q
+	}
+	panic(fmt.Sprintf("%T has no form for pooled tables", c.params))
+}
+
+// records returns the number of row records in the step block.
+func (p *pooling) records() int {
+	if p.kind == decl.SequencesMany {
+		return p.rows
+	}
+	return 1
+}
+
+// checkPooled runs a command and its pooled forms, on the CPU device and on the emulator. Each device must give
+// the rows of both the same bits.
+func checkPooled(t *testing.T, e *emu.Program, c command, r *rand.Rand, seed uint64, threads int) {
+	t.Helper()
+	tab, slots := c.tableOf(t)
+	before := c.contents(t, tab, slots, r)
+	cpuWant := c.onCPU(t, tab, slots, before)
+	want := c.emulated(t, e, tab, before, launch{threads: threads, seed: seed})
+	for _, kind := range []uint32{decl.SequencesOne, decl.SequencesMany} {
+		if kind == decl.SequencesMany && c.kernel == kernels.Argmax {
+			continue // choose_rows takes its place
+		}
+		p := pooled(c, kind, r)
+		if hasCache(c) {
+			p.place(int(c.context), r)
+		}
+		specs, params := p.describe(r)
+		d := p.command(specs, params, p.contents(before, r))
+		ptab, pslots := d.tableOf(t)
+		contents := d.contents(t, ptab, pslots, r)
+		if err := p.check(contents, d.onCPU(t, ptab, pslots, contents), cpuWant); err != nil {
+			t.Fatalf("seed %d: %+v %v: on the CPU: %v", seed, params, specs, err)
+		}
+		for _, o := range []emu.Order{emu.Forward, emu.Random} {
+			got := d.emulated(t, e, ptab, contents, launch{threads: threads, extra: uint32(r.IntN(3)), order: o, seed: seed})
+			if err := p.check(contents, got, want); err != nil {
+				t.Fatalf("seed %d, %d threads: %+v %v: %v", seed, threads, params, specs, err)
+			}
+		}
+	}
+}
+
+// hasCache reports whether a command has a binding of a KV cache.
+func hasCache(c command) bool {
+	for _, b := range mustLookup(c.kernel).Bindings {
+		if b.Name == "k_cache" {
+			return true
+		}
+	}
+	return false
+}
+
+// TestPooled compares commands for a session with their forms in a pooled table.
+func TestPooled(t *testing.T) {
+	p := inBoth(t)
+	for _, s := range slices.Concat(subjects, sampleSubjects) {
+		k := mustLookup(s.kernel)
+		if !slices.ContainsFunc(k.Specs, func(c decl.Constant) bool { return c.Name == "sequences" }) {
+			continue
+		}
+		t.Run(k.Name, func(t *testing.T) {
+			for seed := range 2 * rounds {
+				r := rand.New(rand.NewPCG(seed, 18))
+				c, _ := s.make(r)
+				c.kernel = s.kernel
+				if hasCache(c) {
+					c.context = c.second.kvLen + c.second.rows + r.Uint32N(100)
+				}
+				checkPooled(t, p.at(seed), c, r, seed, pick(r, 32, 64, 256, 1024))
+			}
+		})
+	}
+	t.Run("attn", func(t *testing.T) {
+		for seed := range 8 * rounds {
+			r := rand.New(rand.NewPCG(seed, 19))
+			a := randomAttention(r, 300)
+			checkPooled(t, p.at(seed), a.command(r), r, seed, pick(r, 32, 64, 128, 256, 512))
+		}
+	})
+	t.Run("attn_tile", func(t *testing.T) {
+		for seed := range 8 * rounds {
+			r := rand.New(rand.NewPCG(seed, 20))
+			e := p.at(seed)
+			a, _ := randomTile(r, seed)
+			a.rows = min(a.rows, 17)
+			if e.Apple() {
+				a.tile = a.matrices()
+			}
+			c := a.tiled(a.command(r))
+			checkPooled(t, e, c, r, seed, a.tile.threads)
+		}
+	})
+}
