@@ -22,12 +22,18 @@ import (
 // parallelModel returns a tiny model for many sequences on the CPU.
 func parallelModel(t *testing.T, name string, o compiler.Options, lo replay.LoadOptions) *replay.Model {
 	t.Helper()
-	tab, dir := compiledFor(t, "cpu", name, 48, o)
-	mapped, err := dir.Map()
+	dev, err := cpu.New(cpu.Options{Threads: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev, err := cpu.New(cpu.Options{Threads: 2})
+	return parallelOn(t, dev, "cpu", name, o, lo)
+}
+
+// parallelOn returns a tiny model for many sequences on a device.
+func parallelOn(t *testing.T, dev replay.Device, chip, name string, o compiler.Options, lo replay.LoadOptions) *replay.Model {
+	t.Helper()
+	tab, dir := compiledFor(t, chip, name, 48, o)
+	mapped, err := dir.Map()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,40 +186,48 @@ func TestParallelInvariance(t *testing.T) {
 		o    compiler.Options
 	}{{"llama", compiler.Options{}}, {"llama", compiler.Options{KV: "q8_0"}}, {"gemma2", compiler.Options{}}, {"gemma2", compiler.Options{KV: "q8_0"}}} {
 		t.Run(c.name, func(t *testing.T) {
-			o := c.o
-			o.Context, o.LogProbs = 256, true
-			alone := o
-			alone.Batching = true
-			reference := loadedOnThreads(t, 2, c.name, 48, alone)
-			o.Sequences, o.Pages = 6, 14
-			m := parallelModel(t, c.name, o, replay.LoadOptions{Queue: 1000})
-			r := rand.New(rand.NewPCG(5, 6))
-			var all sync.WaitGroup
-			for i := range exhaustive.Pick(500, 60) {
-				sc := randomScript(r, int(m.Table().Header.Vocab))
-				want, err := sc.play(t.Context(), session(t, reference, replay.SessionOptions{}), nil)
-				if err != nil {
-					t.Fatal(err)
+			testInvariance(t, exhaustive.Pick(500, 60), c.o, func(o compiler.Options) *replay.Model {
+				if o.Sequences == 0 {
+					return loadedOnThreads(t, 2, c.name, 48, o)
 				}
-				all.Go(func() {
-					r := rand.New(rand.NewPCG(uint64(i), 1))
-					time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
-					s, err := m.NewSession(replay.SessionOptions{ChainTime: time.Duration(1+r.IntN(20)) * time.Millisecond, Priority: r.IntN(3), NoReuse: r.IntN(4) == 0})
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					got, err := sc.play(t.Context(), s, r)
-					if err != nil || !slices.Equal(got, want) {
-						t.Errorf("script %d: %v\n%v, want\n%v", i, err, got, want)
-					}
-				})
+				return parallelModel(t, c.name, o, replay.LoadOptions{Queue: 1000})
+			})
+		})
+	}
+}
+
+// testInvariance plays n random scripts on a model for many sequences and on a table for batching, which
+// open opens.
+func testInvariance(t *testing.T, n int, o compiler.Options, open func(o compiler.Options) *replay.Model) {
+	o.Context, o.LogProbs, o.Batching = 256, true, true
+	reference := open(o)
+	o.Sequences, o.Pages = 6, 14
+	m := open(o)
+	r := rand.New(rand.NewPCG(5, 6))
+	var all sync.WaitGroup
+	for i := range n {
+		sc := randomScript(r, int(m.Table().Header.Vocab))
+		want, err := sc.play(t.Context(), session(t, reference, replay.SessionOptions{}), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(i), 1))
+			time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
+			s, err := m.NewSession(replay.SessionOptions{ChainTime: time.Duration(1+r.IntN(20)) * time.Millisecond, Priority: r.IntN(3), NoReuse: r.IntN(4) == 0})
+			if err != nil {
+				t.Error(err)
+				return
 			}
-			all.Wait()
-			if o := m.Occupancy(); o.Running+o.Waiting+o.UsedPages > 0 || o.FoundTokens == 0 {
-				t.Errorf("after all scripts: %+v", o)
+			got, err := sc.play(t.Context(), s, r)
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("script %d: %v\n%v, want\n%v", i, err, got, want)
 			}
 		})
+	}
+	all.Wait()
+	if o := m.Occupancy(); o.Running+o.Waiting+o.UsedPages > 0 || o.FoundTokens == 0 {
+		t.Errorf("after all scripts: %+v", o)
 	}
 }
 

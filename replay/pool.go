@@ -32,7 +32,14 @@ type pool struct {
 
 	placed []*choice // by sequence: the settings that the slots contain
 	plain  []byte    // settings of the sampler that choose the largest logit
-	buf    []byte
+
+	// Of the next submission. tables are the page tables of the step block as the device will have them.
+	moves   []Move
+	writes  []Transfer
+	reads   []Transfer
+	tables  []byte
+	changed []uint64 // places in the step block of entries that the device does not have
+
 	ticket atomic.Uint64
 	halt   atomic.Bool
 }
@@ -71,7 +78,7 @@ type plane struct{ offset, page uint64 }
 
 // newPool prepares a pooled table that the device has loaded.
 func (m *Model) newPool(l sequence.Layout) (*pool, error) {
-	p := &pool{m: m, layout: l, placed: make([]*choice, l.Sequences), kinds: make([]pages.Kind, l.Kinds)}
+	p := &pool{m: m, layout: l, placed: make([]*choice, l.Sequences), kinds: make([]pages.Kind, l.Kinds), tables: make([]byte, l.Size()-l.TablesAt(0))}
 	for i := range p.kinds {
 		p.kinds[i] = pages.Kind{Name: fmt.Sprintf("kv.%d", i), Pages: l.Pages}
 	}
@@ -101,8 +108,11 @@ func (m *Model) newPool(l sequence.Layout) (*pool, error) {
 		p.plain = b[:]
 	}
 	var err error
-	p.id, err = m.dev.NewSession()
-	return p, err
+	if p.id, err = m.dev.NewSession(); err != nil {
+		return nil, err
+	}
+	// The device prepares its recordings now, and not for the first request.
+	return p, m.dev.Reserve(p.id, int(m.t.Header.Context))
 }
 
 // findCaches finds the kind and the planes of each KV cache, and what the layers of each kind see,
@@ -169,37 +179,37 @@ func (p *pool) ring(number, index int) uint64 {
 	return 4 * (uint64(number)*uint64(p.m.t.Header.Context+1) + uint64(index))
 }
 
-// Place implements batch.Device.
+// Place implements batch.Device. The next submission carries the tokens and the settings.
 func (p *pool) Place(at *batch.Placement) error {
-	p.buf = p.buf[:0]
+	tokens := make([]byte, 0, 4*(len(at.Tokens)-at.Known))
 	for _, id := range at.Tokens[at.Known:] {
-		p.buf = binary.LittleEndian.AppendUint32(p.buf, uint32(id))
+		tokens = binary.LittleEndian.AppendUint32(tokens, uint32(id))
 	}
-	if err := p.m.dev.Write(p.id, p.m.tokens, p.ring(at.Number, at.Known), p.buf); err != nil {
-		return err
-	}
+	p.write(p.m.tokens, p.ring(at.Number, at.Known), tokens)
 	c := at.Settings.(*choice)
 	if p.placed[at.Number] == c {
 		return nil
 	}
-	p.placed[at.Number] = nil
+	p.placed[at.Number] = c
 	if p.plain != nil {
 		settings := p.plain
 		if c.sampled {
 			settings = c.sampler
 		}
-		if err := p.m.dev.Write(p.id, p.m.sampler, uint64(at.Number)*sampler.Size, settings); err != nil {
-			return err
-		}
+		p.write(p.m.sampler, uint64(at.Number)*sampler.Size, settings)
 	}
-	if err := p.m.dev.Write(p.id, p.m.stops, uint64(at.Number)*4*(uint64(p.m.t.Header.MaxStops)+1), c.stops); err != nil {
-		return err
-	}
-	p.placed[at.Number] = c
+	p.write(p.m.stops, uint64(at.Number)*4*(uint64(p.m.t.Header.MaxStops)+1), c.stops)
 	return nil
 }
 
-// Copy implements batch.Device.
+// write makes the next submission write to a slot.
+func (p *pool) write(slot uint32, offset uint64, b []byte) {
+	if len(b) > 0 {
+		p.writes = append(p.writes, Transfer{slot, offset, b})
+	}
+}
+
+// Copy implements batch.Device. The next submission carries the copies.
 func (p *pool) Copy(copies []pages.Copy) error {
 	for _, c := range copies {
 		for i := range p.caches {
@@ -208,13 +218,7 @@ func (p *pool) Copy(copies []pages.Copy) error {
 				continue
 			}
 			for _, pl := range cache.planes {
-				p.buf = slices.Grow(p.buf[:0], int(pl.page))[:pl.page]
-				if err := p.m.dev.Read(p.id, cache.slot, pl.offset+uint64(c.From)*pl.page, p.buf); err != nil {
-					return err
-				}
-				if err := p.m.dev.Write(p.id, cache.slot, pl.offset+uint64(c.To)*pl.page, p.buf); err != nil {
-					return err
-				}
+				p.moves = append(p.moves, Move{cache.slot, pl.offset + uint64(c.To)*pl.page, pl.offset + uint64(c.From)*pl.page, pl.page})
 			}
 		}
 	}
@@ -228,11 +232,9 @@ func (p *pool) Run(s *batch.Submission) error {
 		if e.Page == pages.None {
 			continue // nothing sees the positions of a released page
 		}
-		var b [4]byte
-		binary.LittleEndian.PutUint32(b[:], uint32(e.Page))
-		if err := p.m.dev.Write(p.id, p.step, p.layout.EntryAt(e.Kind, e.Number, e.Index), b[:]); err != nil {
-			return err
-		}
+		at := p.layout.EntryAt(e.Kind, e.Number, e.Index)
+		binary.LittleEndian.PutUint32(p.tables[at-p.layout.TablesAt(0):], uint32(e.Page))
+		p.changed = append(p.changed, at)
 	}
 	if len(s.Rows) > 0 && !p.halt.Load() {
 		if err := p.rows(s); err != nil {
@@ -247,6 +249,24 @@ func (p *pool) Run(s *batch.Submission) error {
 	return nil
 }
 
+// entryGap is the largest distance in bytes between two entries of page tables that are written as one
+// range.
+const entryGap = 4 << 10
+
+// writeEntries makes the next submission write the entries of page tables that have changed.
+func (p *pool) writeEntries() {
+	slices.Sort(p.changed)
+	base := p.layout.TablesAt(0)
+	for i := 0; i < len(p.changed); {
+		from, to := p.changed[i], p.changed[i]+4
+		for i++; i < len(p.changed) && p.changed[i] <= to+entryGap; i++ {
+			to = p.changed[i] + 4
+		}
+		p.write(p.step, from, p.tables[from-base:to-base])
+	}
+	p.changed = p.changed[:0]
+}
+
 // Cancel implements batch.Device.
 func (p *pool) Cancel() {
 	p.halt.Store(true)
@@ -255,10 +275,15 @@ func (p *pool) Cancel() {
 	}
 }
 
-// submit executes runs and adds their time to that of a submission.
+// submit executes runs and the reads after them, and adds their time to that of a submission. If the
+// device refuses the submission, its moves are left to the next one; the engine places everything else again.
 func (p *pool) submit(s *batch.Submission, runs ...Run) (Result, error) {
-	ticket, err := p.m.dev.Submit(&Submission{Session: p.id, Runs: runs})
+	p.writeEntries()
+	ticket, err := p.m.dev.Submit(&Submission{Session: p.id, Runs: runs, Moves: p.moves, Writes: p.writes, Reads: p.reads})
+	clear(p.writes)
+	p.writes = p.writes[:0]
 	if err != nil {
+		clear(p.placed)
 		return Result{}, err
 	}
 	p.ticket.Store(uint64(ticket))
@@ -267,73 +292,82 @@ func (p *pool) submit(s *batch.Submission, runs ...Run) (Result, error) {
 	}
 	r, err := p.m.dev.Wait(ticket)
 	p.ticket.Store(0)
+	p.moves = p.moves[:0]
+	if err != nil {
+		clear(p.placed)
+	}
 	s.Took += max(1, r.Elapsed)
 	return r, err
 }
 
 // rows decodes the rows of a submission, with the program that can choose for all of them.
 func (p *pool) rows(s *batch.Submission) error {
-	most, count := 0, 0
-	p.buf = p.buf[:0]
-	for _, r := range s.Rows {
-		most, count = max(most, r.Settings.(*choice).program()), max(count, r.Tokens)
+	most, count, deepest := 0, 0, 0
+	records := make([]byte, len(s.Rows)*sequence.RowBytes)
+	for i, r := range s.Rows {
+		most, count, deepest = max(most, r.Settings.(*choice).program()), max(count, r.Tokens), max(deepest, r.Position)
 		at := uint32(r.Position)
-		var b [sequence.RowBytes]byte
-		(&sequence.Row{Sequence: uint32(r.Number), Position: at, KVLen: at + 1, TokenIndex: at, Until: at + uint32(r.Tokens)}).Put(&b)
-		p.buf = append(p.buf, b[:]...)
+		row := sequence.Row{Sequence: uint32(r.Number), Position: at, KVLen: at + 1, TokenIndex: at, Until: at + uint32(r.Tokens)}
+		row.Put((*[sequence.RowBytes]byte)(records[i*sequence.RowBytes:]))
 	}
 	i := slices.IndexFunc(p.batch[most], func(b batchProgram) bool { return b.rows >= len(s.Rows) })
 	if i < 0 {
 		return fmt.Errorf("replay: no batch program decodes %d rows", len(s.Rows))
 	}
-	if err := p.m.dev.Write(p.id, p.step, p.layout.RowAt(0), p.buf); err != nil {
-		return err
+	p.write(p.step, p.layout.RowAt(0), records)
+	after := make([]byte, len(records))
+	p.reads = append(p.reads[:0], Transfer{p.step, p.layout.RowAt(0), after})
+	chosen := make([][]byte, len(s.Rows))
+	for i := range s.Rows {
+		chosen[i] = p.read(&s.Rows[i], s.Rows[i].Tokens, &s.Results[i])
 	}
-	run := Run{Program: uint32(p.batch[most][i].index), Count: uint32(count), Step: table.Step{KVLen: 1, Rows: uint32(len(s.Rows))}}
+	run := Run{Program: uint32(p.batch[most][i].index), Count: uint32(count), Step: table.Step{KVLen: uint32(deepest + 1), Rows: uint32(len(s.Rows))}}
 	if _, err := p.submit(s, run); err != nil {
 		return err
 	}
-	records := make([]byte, len(p.buf))
-	if err := p.m.dev.Read(p.id, p.step, p.layout.RowAt(0), records); err != nil {
-		return err
-	}
 	for i, r := range s.Rows {
-		row := sequence.Parse((*[sequence.RowBytes]byte)(records[i*sequence.RowBytes:]))
+		row := sequence.Parse((*[sequence.RowBytes]byte)(after[i*sequence.RowBytes:]))
 		if int64(row.Count) > int64(r.Tokens) {
 			return fmt.Errorf("replay: a row chose %d tokens of %d", row.Count, r.Tokens)
 		}
 		if row.Count == 0 && !p.halt.Load() {
 			return errors.New("replay: the device chose no token for a row")
 		}
-		if err := p.chosen(&r, int(row.Count), &s.Results[i]); err != nil {
-			return err
-		}
+		take(&s.Results[i], chosen[i], int(row.Count))
 		s.Results[i].Stopped = row.Stop == sequence.StopID
 	}
 	return nil
 }
 
-// chosen reads n tokens that follow a row's position.
-func (p *pool) chosen(r *batch.Row, n int, to *batch.Result) error {
-	p.buf = slices.Grow(p.buf[:0], 4*n)[:4*n]
-	if err := p.m.dev.Read(p.id, p.m.tokens, p.ring(r.Number, r.Position+1), p.buf); err != nil {
-		return err
-	}
-	for i := range n {
-		to.Tokens = append(to.Tokens, int32(binary.LittleEndian.Uint32(p.buf[4*i:])))
-	}
+// rankSize is the size in bytes of the log-probabilities of a token.
+const rankSize = sampler.RankWords * 4
+
+// read makes the next submission read up to n tokens that follow a row's position, and their
+// log-probabilities. It returns the memory of the tokens.
+func (p *pool) read(r *batch.Row, n int, to *batch.Result) (tokens []byte) {
+	tokens = make([]byte, 4*n)
+	p.reads = append(p.reads, Transfer{p.m.tokens, p.ring(r.Number, r.Position+1), tokens})
 	if r.Settings.(*choice).ranked == 0 {
-		return nil
+		return tokens
 	}
-	const size = sampler.RankWords * 4
-	to.Ranks = make([]byte, n*size)
+	to.Ranks = make([]byte, n*rankSize)
+	for done := 0; done < n; {
+		entry := (r.Position + 1 + done) % sampler.RankEntries
+		some := min(n-done, sampler.RankEntries-entry)
+		p.reads = append(p.reads, Transfer{p.m.ranks, uint64(r.Number)*sampler.RanksSize + uint64(entry)*rankSize, to.Ranks[done*rankSize:][:some*rankSize]})
+		done += some
+	}
+	return tokens
+}
+
+// take adds the first n tokens to a result.
+func take(to *batch.Result, tokens []byte, n int) {
 	for i := range n {
-		at := uint64(r.Number)*sampler.RanksSize + uint64((r.Position+1+i)%sampler.RankEntries)*size
-		if err := p.m.dev.Read(p.id, p.m.ranks, at, to.Ranks[i*size:][:size]); err != nil {
-			return err
-		}
+		to.Tokens = append(to.Tokens, int32(binary.LittleEndian.Uint32(tokens[4*i:])))
 	}
-	return nil
+	if to.Ranks != nil {
+		to.Ranks = to.Ranks[:n*rankSize]
+	}
 }
 
 // chunk prefills a part of a prompt and, if it is the last one, lets the head choose a token.
@@ -348,10 +382,13 @@ func (p *pool) chunk(s *batch.Submission, c *batch.Chunk, to *batch.Result) erro
 		return nil
 	}
 	runs := []Run{run(p.m.prefill(c.Rows), c.At, c.Rows, 0)}
+	p.reads = p.reads[:0]
+	var chosen []byte
 	if c.Last {
 		choice := c.Settings.(*choice)
 		head := []int{p.m.programs.head, p.m.programs.sampleHead, p.m.programs.rankedHead}[choice.program()]
 		runs = append(runs, run(head, c.At+c.Rows-1, 1, c.Rows-1))
+		chosen = p.read(&batch.Row{Number: c.Number, Position: c.At + c.Rows - 1, Settings: c.Settings}, 1, to)
 	}
 	r, err := p.submit(s, runs...)
 	if err != nil {
@@ -364,7 +401,8 @@ func (p *pool) chunk(s *batch.Submission, c *batch.Chunk, to *batch.Result) erro
 		return errCut
 	}
 	to.Stopped = r.Stopped
-	return p.chosen(&batch.Row{Number: c.Number, Position: c.At + c.Rows - 1, Settings: c.Settings}, 1, to)
+	take(to, chosen, 1)
+	return nil
 }
 
 // coster is a Device that predicts the time of the parts of a submission, as schedule.Cost does.

@@ -57,7 +57,8 @@ type LoadOptions struct {
 type SessionID uint32
 
 // Run is one program, replayed Count times. Each replay advances the token index, the
-// position and the KV row by Step.Rows.
+// position and the KV row by Step.Rows. The rows of a batch (table.FlagBatch) have row records
+// instead; of the step, only Rows matters, and KVLen, the largest of the rows, for predictions.
 type Run struct {
 	Program uint32 // index in Table.Programs
 	Count   uint32
@@ -79,6 +80,13 @@ type Submission struct {
 	Session SessionID
 	Runs    []Run
 
+	// Moves and then Writes are executed before the first run, even if the submission is
+	// cancelled. Reads are executed after the last run, unless the submission fails or is
+	// cancelled before it begins. Their slots must have session scope. A device executes all of
+	// them together, which takes less time than calls of Write and Read.
+	Moves         []Move
+	Writes, Reads []Transfer
+
 	// Dry walks the table, applies the patches and waits at the barriers, but runs no kernel.
 	// It measures the cost of replaying apart from the kernels.
 	Dry bool
@@ -89,6 +97,19 @@ type Submission struct {
 	// Tap, if not nil, shows what the commands write. A device without taps refuses the
 	// submission.
 	Tap *Tap
+}
+
+// Transfer copies Bytes to or from a slot, starting at a byte offset.
+type Transfer struct {
+	Slot   uint32
+	Offset uint64
+	Bytes  []byte
+}
+
+// Move copies Size bytes within a slot, from one offset to another. The ranges must not overlap.
+type Move struct {
+	Slot           uint32
+	To, From, Size uint64
 }
 
 // Tap inspects slots between commands.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -43,6 +44,17 @@ func (b Base[S]) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	return err
 }
 
+// warmRow returns the write of the row record for runs of WarmRun.
+func (q *Queue[S]) warmRow() []replay.Transfer {
+	if !q.pooled {
+		return nil
+	}
+	_, step, _ := q.table.Slot(table.SlotStep)
+	var b [sequence.RowBytes]byte
+	(&sequence.Row{KVLen: 1, Until: 1}).Put(&b)
+	return []replay.Transfer{{Slot: step, Offset: q.pool.RowAt(0), Bytes: b[:]}}
+}
+
 func (b Base[S]) load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) error {
 	q := b.q
 	memory, err := q.backend.Load(ctx, t, src, o)
@@ -51,6 +63,7 @@ func (b Base[S]) load(ctx context.Context, t *table.Table, src replay.Source, o 
 	}
 	q.mu.Lock()
 	q.table, q.loaded = t, true
+	q.pool, q.pooled = sequence.Of(t.Header.Options, int(t.Header.Context))
 	q.loadedMemory(memory)
 	q.mu.Unlock()
 	if o.Loaded != nil {
@@ -66,7 +79,7 @@ func (b Base[S]) load(ctx context.Context, t *table.Table, src replay.Source, o 
 				return err
 			}
 		}
-		ticket, err := b.Submit(&replay.Submission{Session: id, Runs: runs})
+		ticket, err := b.Submit(&replay.Submission{Session: id, Runs: runs, Writes: q.warmRow()})
 		if err == nil {
 			_, err = b.Wait(ticket)
 		}
@@ -93,8 +106,11 @@ func (b Base[S]) Submit(sub *replay.Submission) (replay.Ticket, error) {
 		}
 		positions = max(positions, min(sub.Runs[i].Positions(), int(q.table.Header.Context)))
 	}
-	if err := errors.Join(replay.CheckTimings(q.table, sub), replay.CheckTap(q.table, sub)); err != nil {
+	if err := errors.Join(replay.CheckTimings(q.table, sub), replay.CheckTap(q.table, sub), q.checkSequences(sub)); err != nil {
 		return 0, q.place(err)
+	}
+	if err := q.checkTransfers(sub); err != nil {
+		return 0, err
 	}
 	if sub.Tap != nil && !q.taps() {
 		return 0, q.place(ErrTap)
@@ -114,8 +130,16 @@ func (b Base[S]) Submit(sub *replay.Submission) (replay.Ticket, error) {
 			return 0, err
 		}
 	}
+	if len(sub.Moves)+len(sub.Writes) > 0 {
+		if err := q.check(); err != nil {
+			return 0, err
+		}
+		if err := q.backend.Send(s.job.Session, sub.Moves, sub.Writes); err != nil {
+			return 0, err
+		}
+	}
 	// Queue the job last, so that a submission that the device refuses has not changed the
-	// session, except that its KV caches may have grown.
+	// session, except for its moves and writes, and that its KV caches may have grown.
 	j := &s.job
 	j.Submission, j.next, j.interrupt, j.result, j.err = sub, nil, nil, replay.Result{}, nil
 	j.cancelled.Store(false)
@@ -127,6 +151,20 @@ func (b Base[S]) Submit(sub *replay.Submission) (replay.Ticket, error) {
 		return 0, err
 	}
 	return s.ticket(), nil
+}
+
+// checkSequences returns an error if the runs of a submission are of several sequences, since the step
+// record names one for all of them, or of one that the table does not have.
+func (q *Queue[S]) checkSequences(sub *replay.Submission) error {
+	for i := range sub.Runs {
+		switch at, first := sub.Runs[i].Step.Sequence, sub.Runs[0].Step.Sequence; {
+		case at != first:
+			return fmt.Errorf("run %d belongs to sequence %d and run 0 to sequence %d", i, at, first)
+		case uint64(at) >= uint64(max(1, q.pool.Sequences)):
+			return fmt.Errorf("run %d belongs to sequence %d of %d", i, at, max(1, q.pool.Sequences))
+		}
+	}
+	return nil
 }
 
 // taps reports whether the backend can show the output of commands (replay.Tap).

@@ -44,9 +44,12 @@ const leastCapacity = 256
 
 // Capacity returns the capacity of caches that must hold the given number of positions: the next
 // power of two, at least leastCapacity and at most the context. Because the capacity doubles,
-// growing copies fewer bytes in total than the session writes.
+// growing copies fewer bytes in total than the session writes. It is the context if no cache grows.
 func (c *Caches) Capacity(positions int) int {
 	n := leastCapacity
+	if len(c.caches) == 0 {
+		return int(c.t.Header.Context)
+	}
 	for n < positions {
 		n *= 2
 	}

@@ -29,8 +29,9 @@ type fake struct {
 	queue   *device.Queue[*own]
 	execute func(j *job) (replay.Result, error) // replaces count
 	warm    []replay.Run
+	slots   int // bytes of a session's slot, at least 16
 
-	loadErr, warmErr, openErr, freeErr, growErr, copyErr error
+	loadErr, warmErr, openErr, freeErr, growErr, copyErr, sendErr, fetchErr error
 
 	mu     sync.Mutex
 	ran    []replay.SessionID
@@ -135,7 +136,7 @@ func (d backend) Unload(left []*own) error {
 }
 
 func (d backend) Open() (*own, uint64, error) {
-	s := &own{slot: make([]byte, 16)}
+	s := &own{slot: make([]byte, max(16, d.slots))}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.open = append(d.open, s)
@@ -166,14 +167,21 @@ func (d backend) Copy(to, from *own, positions int) error {
 	return d.copyErr
 }
 
-func (backend) Write(s *own, _ uint32, offset uint64, p []byte) error {
-	copy(s.slot[offset:], p)
-	return nil
+func (d backend) Send(s *own, moves []replay.Move, writes []replay.Transfer) error {
+	for _, m := range moves {
+		copy(s.slot[m.To:][:m.Size], s.slot[m.From:])
+	}
+	for _, w := range writes {
+		copy(s.slot[w.Offset:], w.Bytes)
+	}
+	return d.sendErr
 }
 
-func (backend) Read(s *own, _ uint32, offset uint64, p []byte) error {
-	copy(p, s.slot[offset:])
-	return nil
+func (d backend) Fetch(s *own, reads []replay.Transfer) error {
+	for _, r := range reads {
+		copy(r.Bytes, s.slot[r.Offset:])
+	}
+	return d.fetchErr
 }
 
 func session(tb testing.TB, d *fake) replay.SessionID {

@@ -10,6 +10,7 @@ import (
 // held.
 func (q *Queue[S]) loadedMemory(m replay.Memory) {
 	q.memory = m
+	q.whole = len(q.table.KVCaches()) == 0
 	q.use(table.SlotWeight, m.Weights+m.Mapped, 0)
 	q.use(table.SlotScratch, q.slots(table.ScopeExecutor, table.SlotScratch), 0)
 }
@@ -31,8 +32,8 @@ func (q *Queue[S]) use(kind table.SlotKind, more, less uint64) {
 	u.Peak = max(u.Peak, u.Active)
 }
 
-// account records a session's memory: kv bytes of KV caches, at most most bytes while they grew,
-// and fixed bytes of other slots. fixed and kv are 0 once the session is freed. q.mu must not be
+// account records a session's memory: kv bytes of KV caches that grow, at most most bytes while they
+// grew, and fixed bytes of other slots. fixed and kv are 0 once the session is freed. q.mu must not be
 // held.
 func (q *Queue[S]) account(s *session[S], fixed, kv, most uint64) {
 	q.mu.Lock()
@@ -45,7 +46,7 @@ func (q *Queue[S]) account(s *session[S], fixed, kv, most uint64) {
 	// A session has all of its other slots or none of them.
 	if (fixed > 0) != (s.fixed > 0) {
 		for kind := range q.memory.Kinds {
-			if k := table.SlotKind(kind); k != table.SlotKV {
+			if k := table.SlotKind(kind); k != table.SlotKV || q.whole {
 				if n := q.slots(table.ScopeSession, k); fixed > 0 {
 					q.use(k, n, 0)
 				} else {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -38,10 +39,11 @@ type Backend[S any] interface {
 	// Free frees a session that has nothing in flight. If it fails, it is called again later, or
 	// the session is passed to Unload.
 	Free(s S) error
-	// Write and Read copy bytes to and from a slot of a session that has nothing in flight. p is
-	// not empty, and the range lies within the slot.
-	Write(s S, slot uint32, offset uint64, p []byte) error
-	Read(s S, slot uint32, offset uint64, p []byte) error
+	// Send executes moves and then writes of a session that has nothing in flight. Whatever uses the
+	// session afterwards finds their results. Fetch executes reads. Transfers have bytes, and all
+	// ranges lie within their slots.
+	Send(s S, moves []replay.Move, writes []replay.Transfer) error
+	Fetch(s S, reads []replay.Transfer) error
 }
 
 // Room describes a session's KV caches after Grow.
@@ -68,6 +70,9 @@ type Queue[S any] struct {
 	work        sync.Cond // signals a new job, or the end of the executor
 	table       *table.Table
 	memory      replay.Memory
+	whole       bool // the KV caches do not grow
+	pool        sequence.Layout
+	pooled      bool // the table is pooled
 	loading     bool
 	loaded      bool
 	closed      bool
@@ -120,11 +125,16 @@ func (j *Job[S]) OnCancel(f func()) {
 	j.interrupt = f
 }
 
-// Finish ends the job and gives the result to Wait. A job that Close has cancelled gets
-// ErrClosed.
+// Finish executes the reads of the submission, ends the job and gives the result to Wait. A job that
+// Close has cancelled gets ErrClosed.
 func (j *Job[S]) Finish(r replay.Result, err error) {
 	if err == nil && j.Cancelled() {
 		err = j.queue.check()
+	}
+	if err == nil && len(j.Submission.Reads) > 0 {
+		if err = j.queue.backend.Fetch(j.Session, j.Submission.Reads); err != nil {
+			r = replay.Result{}
+		}
 	}
 	r.Queued = j.queued
 	s := j.of

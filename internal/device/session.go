@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/pianola-engine/pianola/replay"
-	"github.com/pianola-engine/pianola/table"
 )
 
 // state is the state of a session's submission.
@@ -35,6 +34,7 @@ type session[S any] struct {
 	freed   bool
 	room    int // positions that the KV caches have rows for
 	job     Job[S]
+	one     [1]replay.Transfer // of Write and Read
 }
 
 // ticket returns the ticket of the session's last submission. s.mu must be held.
@@ -262,40 +262,4 @@ func (q *Queue[S]) View(id replay.SessionID, f func(s S) error) error {
 		return q.place(ErrSession)
 	}
 	return f(s.job.Session)
-}
-
-// Write copies p to a slot of session scope.
-func (b Base[S]) Write(id replay.SessionID, slot uint32, offset uint64, p []byte) error {
-	return b.q.Hold(id, func(s S) error {
-		if err := b.q.inSlot(slot, offset, p); err != nil || len(p) == 0 {
-			return err
-		}
-		return b.q.backend.Write(s, slot, offset, p)
-	})
-}
-
-// Read copies from a slot of session scope to p.
-func (b Base[S]) Read(id replay.SessionID, slot uint32, offset uint64, p []byte) error {
-	return b.q.Hold(id, func(s S) error {
-		if err := b.q.inSlot(slot, offset, p); err != nil || len(p) == 0 {
-			return err
-		}
-		return b.q.backend.Read(s, slot, offset, p)
-	})
-}
-
-// inSlot returns an error unless the range of p is within a slot of session scope.
-func (q *Queue[S]) inSlot(slot uint32, offset uint64, p []byte) error {
-	t := q.table
-	if uint64(slot) >= uint64(len(t.Slots)) {
-		return fmt.Errorf("%s: slot %d: the table has %d slots", q.name, slot, len(t.Slots))
-	}
-	s := &t.Slots[slot]
-	switch {
-	case s.Scope != table.ScopeSession:
-		return fmt.Errorf("%s: slot %s does not have session scope", q.name, s.Name)
-	case offset > s.Size || uint64(len(p)) > s.Size-offset:
-		return fmt.Errorf("%s: slot %s: offset %d + %d bytes is past its %d", q.name, s.Name, offset, len(p), s.Size)
-	}
-	return nil
 }

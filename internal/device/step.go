@@ -68,7 +68,8 @@ func Advance(s *table.Step, tokens uint32) {
 	s.TokenIndex += n
 }
 
-// WarmRun returns a run of a program on an empty context with as few rows as the program allows.
+// WarmRun returns a run of a program on an empty context with as few rows as the program allows. In a
+// batch its row, which ends with the run, has the record that Base writes before the warm-up's runs.
 func WarmRun(t *table.Table, program int) replay.Run {
 	r := replay.Run{Program: uint32(program), Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}
 	if p := &t.Programs[program]; p.Flags.Has(table.FlagAdvances) {

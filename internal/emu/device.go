@@ -326,12 +326,54 @@ func (d *Device) bytes(id replay.SessionID, slot uint32, offset uint64, n int) (
 		return nil, ErrSession
 	case s.job != nil:
 		return nil, ErrBusy
+	}
+	return s.bytes(slot, offset, n)
+}
+
+// bytes returns n bytes of a slot.
+func (s *deviceSession) bytes(slot uint32, offset uint64, n int) ([]byte, error) {
+	switch {
 	case uint64(slot) >= uint64(len(s.mem)) || !s.own[slot]:
 		return nil, fmt.Errorf("emu: slot %d does not have session scope", slot)
 	case offset > uint64(len(s.mem[slot])) || uint64(n) > uint64(len(s.mem[slot]))-offset:
 		return nil, fmt.Errorf("emu: slot %d: %d + %d bytes are past its %d", slot, offset, n, len(s.mem[slot]))
 	}
 	return s.mem[slot][offset:][:n], nil
+}
+
+// send executes the moves and writes of a submission.
+func (s *deviceSession) send(sub *replay.Submission) error {
+	for _, m := range sub.Moves {
+		to, err := s.bytes(m.Slot, m.To, int(m.Size))
+		if err != nil {
+			return err
+		}
+		from, err := s.bytes(m.Slot, m.From, int(m.Size))
+		if err != nil {
+			return err
+		}
+		copy(to, from)
+	}
+	for _, w := range sub.Writes {
+		b, err := s.bytes(w.Slot, w.Offset, len(w.Bytes))
+		if err != nil {
+			return err
+		}
+		copy(b, w.Bytes)
+	}
+	return nil
+}
+
+// fetch executes the reads of a submission.
+func (s *deviceSession) fetch(sub *replay.Submission) error {
+	for _, r := range sub.Reads {
+		b, err := s.bytes(r.Slot, r.Offset, len(r.Bytes))
+		if err != nil {
+			return err
+		}
+		copy(r.Bytes, b)
+	}
+	return nil
 }
 
 // Submit starts a submission.
@@ -355,6 +397,9 @@ func (d *Device) Submit(sub *replay.Submission) (replay.Ticket, error) {
 	if err := replay.CheckTimings(d.t, sub); err != nil {
 		return 0, fmt.Errorf("emu: %w", err)
 	}
+	if err := s.send(sub); err != nil {
+		return 0, err
+	}
 	j := &job{session: s, sub: sub, done: make(chan struct{})}
 	s.job = j
 	d.last++
@@ -365,7 +410,9 @@ func (d *Device) Submit(sub *replay.Submission) (replay.Ticket, error) {
 		d.turn.Lock()
 		defer d.turn.Unlock()
 		start := time.Now()
-		j.result, j.err = d.run(j)
+		if j.result, j.err = d.run(j); j.err == nil {
+			j.err = s.fetch(sub)
+		}
 		j.result.Elapsed = time.Since(start)
 	}()
 	return ticket, nil
@@ -397,7 +444,7 @@ func (d *Device) Wait(t replay.Ticket) (replay.Result, error) {
 }
 
 // Offsets of the stop flag and the count in the step block.
-const stepStop, stepCount = 32, 36
+const stepStop, stepCount, stepSequence = 32, 36, 60
 
 // putStep writes a step block except for its stop flag and its count.
 func putStep(b []byte, s *table.Step) {
@@ -411,9 +458,10 @@ func putStep(b []byte, s *table.Step) {
 func (d *Device) run(j *job) (replay.Result, error) {
 	_, slot, _ := d.t.Slot(table.SlotStep)
 	block := j.session.mem[slot]
-	clear(block)
+	clear(block[:table.StepSize]) // not the row records and page tables behind it
 	for i := range j.sub.Runs {
 		r := &j.sub.Runs[i]
+		binary.LittleEndian.PutUint32(block[stepSequence:], r.Step.Sequence)
 		step := r.Step
 		timings := j.sub.Timings
 		if i < len(j.sub.Runs)-1 {
@@ -433,7 +481,7 @@ func (d *Device) run(j *job) (replay.Result, error) {
 	}
 	return replay.Result{
 		Count:   int(binary.LittleEndian.Uint32(block[stepCount:])),
-		Stopped: binary.LittleEndian.Uint32(block[stepStop:]) != 0,
+		Stopped: block[stepStop] != 0, // the other bytes are of stops that are no stop ids
 	}, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -183,13 +184,21 @@ func (backend) Free(s *session) error {
 	return err
 }
 
-func (backend) Write(s *session, slot uint32, offset uint64, p []byte) error {
-	copy(s.mem[slot][offset:], p)
+func (backend) Send(s *session, moves []replay.Move, writes []replay.Transfer) error {
+	for i := range moves {
+		m := &moves[i]
+		copy(s.mem[m.Slot][m.To:][:m.Size], s.mem[m.Slot][m.From:])
+	}
+	for i := range writes {
+		copy(s.mem[writes[i].Slot][writes[i].Offset:], writes[i].Bytes)
+	}
 	return nil
 }
 
-func (backend) Read(s *session, slot uint32, offset uint64, p []byte) error {
-	copy(p, s.mem[slot][offset:])
+func (backend) Fetch(s *session, reads []replay.Transfer) error {
+	for i := range reads {
+		copy(reads[i].Bytes, s.mem[reads[i].Slot][reads[i].Offset:])
+	}
 	return nil
 }
 

@@ -16,7 +16,7 @@ type executor struct {
 	d          *Device
 	stream     driver.Stream
 	ring       ring
-	flight     ring         // limits the graphs in flight; it has no buffers
+	flight     ring         // limits the graphs in flight; its buffers receive the stop flag of batches
 	result     []byte       // pinned memory: the step block at the end of a submission
 	begin, end driver.Event // recorded before and after a submission
 	times      []driver.Event
@@ -102,6 +102,7 @@ func newExecutor(d *Device, t *table.Table) (*executor, error) {
 	}
 	for i := range e.flight.slots {
 		s := &e.flight.slots[i]
+		try(func() (err error) { s.mem, err = o.pinned(4); return })
 		try(func() (err error) { s.event, err = o.event(false); return })
 	}
 	for range most + 1 {
@@ -197,6 +198,9 @@ func (e *executor) runError(j *job, run int, err error) error {
 // after it.
 func (e *executor) begins(j *job) error {
 	sub, s := j.Submission, j.Session
+	if err := s.stage.follow(e.stream); err != nil {
+		return err
+	}
 	b, err := e.ring.next()
 	if err != nil {
 		return err
@@ -215,6 +219,9 @@ func (e *executor) begins(j *job) error {
 	}
 	if err := e.d.drv.EventRecord(e.begin, e.stream); err != nil {
 		return err
+	}
+	for i := range e.flight.slots { // nothing is in flight
+		clear(e.flight.slots[i].mem)
 	}
 	j.OnCancel(s.raise)
 	return nil

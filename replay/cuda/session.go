@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"errors"
-	"fmt"
 	"unsafe"
 
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
@@ -44,6 +43,7 @@ type session struct {
 	launches []driver.Launch // launch of each command
 
 	raise func() // writes the stop flag while the session's job runs
+	stage *stage // of a pooled table
 	grown
 }
 
@@ -81,6 +81,9 @@ func (d *Device) fill(s *session) (size uint64, err error) {
 	t := d.table
 	s.mem = append([]driver.Ptr{}, d.model...)
 	if size, err = d.slots(&s.own, t, table.ScopeSession, s.mem); err != nil {
+		return 0, err
+	}
+	if s.stage, err = d.newStage(&s.own, t); err != nil {
 		return 0, err
 	}
 	_, step, _ := t.Slot(table.SlotStep) // Load has checked that there is one
@@ -123,39 +126,7 @@ func (d backend) Free(s *session) (err error) {
 
 // free frees everything that a session owns.
 func (s *session) free() error {
-	return errors.Join(s.made.free(), s.kv.free(), s.own.free())
-}
-
-func (d backend) Write(s *session, slot uint32, offset uint64, p []byte) error {
-	return d.move(s, slot, offset, p, d.send)
-}
-
-func (d backend) Read(s *session, slot uint32, offset uint64, p []byte) error {
-	return d.move(s, slot, offset, p, func(from driver.Ptr, p []byte) error {
-		if err := d.drv.MemcpyDtoHAsync(p, from, d.transfer); err != nil {
-			return err
-		}
-		return d.drv.StreamSynchronize(d.transfer)
-	})
-}
-
-// move calls f, which copies bytes to or from a slot, with the context current and the address of
-// each part.
-func (d *Device) move(s *session, slot uint32, offset uint64, p []byte, f func(at driver.Ptr, p []byte) error) (err error) {
-	if err := d.enter(); err != nil {
-		return err
-	}
-	defer d.leave(&err)
-	err = d.caches.Parts(slot, s.room, offset, len(p), func(part device.Part) error {
-		if err := f(s.mem[slot]+driver.Ptr(part.Offset), p[part.From:part.To]); err != nil {
-			return fmt.Errorf("slot %s: %w", d.table.Slots[slot].Name, err)
-		}
-		return nil
-	})
-	if err != nil {
-		err = fmt.Errorf("cuda: %w", err)
-	}
-	return err
+	return errors.Join(s.stage.settle(), s.made.free(), s.kv.free(), s.own.free())
 }
 
 // raise writes the stop flag of a session whose job runs, from another stream, after the copy

@@ -80,22 +80,30 @@ func (backend) Free(s *session) error {
 	return nil
 }
 
-func (d backend) Write(s *session, slot uint32, offset uint64, p []byte) error {
-	return d.move(s, slot, offset, len(p), func(mem []byte, part device.Part) { copy(mem, p[part.From:part.To]) })
+// Send and Fetch copy on the host, since it shares the memory and nothing is in flight.
+func (d backend) Send(s *session, moves []replay.Move, writes []replay.Transfer) error {
+	for i := range moves {
+		m := &moves[i]
+		copy(s.mem[m.Slot].mem[m.To:][:m.Size], s.mem[m.Slot].mem[m.From:])
+	}
+	return d.each(s, writes, func(mem, p []byte) { copy(mem, p) })
 }
 
-func (d backend) Read(s *session, slot uint32, offset uint64, p []byte) error {
-	return d.move(s, slot, offset, len(p), func(mem []byte, part device.Part) { copy(p[part.From:part.To], mem) })
+func (d backend) Fetch(s *session, reads []replay.Transfer) error {
+	return d.each(s, reads, func(mem, p []byte) { copy(p, mem) })
 }
 
-// move calls f with the memory of each part of n bytes of a slot.
-func (d *Device) move(s *session, slot uint32, offset uint64, n int, f func(mem []byte, part device.Part)) error {
-	err := d.caches.Parts(slot, s.room, offset, n, func(part device.Part) error {
-		f(s.mem[slot].mem[part.Offset:], part)
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("metal: %w", err)
+// each calls f with the memory and the bytes of each part of transfers.
+func (d *Device) each(s *session, list []replay.Transfer, f func(mem, p []byte)) error {
+	for i := range list {
+		t := &list[i]
+		err := d.caches.Parts(t.Slot, s.room, t.Offset, len(t.Bytes), func(part device.Part) error {
+			f(s.mem[t.Slot].mem[part.Offset:], t.Bytes[part.From:part.To])
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("metal: %w", err)
+		}
 	}
 	return nil
 }

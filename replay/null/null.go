@@ -157,6 +157,9 @@ func (d *Device) Submit(s *replay.Submission) (replay.Ticket, error) {
 	if _, ok := d.sessions[s.Session]; !ok {
 		return 0, fmt.Errorf("null: no session %d", s.Session)
 	}
+	if len(s.Moves)+len(s.Writes)+len(s.Reads) > 0 {
+		return 0, errors.New("null: the moves, writes and reads of a submission are not supported")
+	}
 	d.submissions = append(d.submissions, Record{s.Session, slices.Clone(s.Runs), s.Dry})
 	var res replay.Result
 	for _, r := range s.Runs {
