@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/pianola-engine/pianola/compiler"
@@ -19,7 +20,7 @@ import (
 func fakeCUDA(t testing.TB, mode string) *cuda.Device {
 	t.Helper()
 	drv := fake.New(t)
-	m := &cuda.Modules{Texts: []cuda.Text{{Name: "all", Arch: 90, Exact: true, Read: func() ([]byte, error) { return fake.PTX(fake.Kernels()...), nil }}}}
+	m := &cuda.Modules{Pooled: true, Texts: []cuda.Text{{Name: "all", Arch: 90, Exact: true, Read: func() ([]byte, error) { return fake.PTX(fake.Kernels()...), nil }}}}
 	for _, k := range fake.Kernels() {
 		m.Instances = append(m.Instances, cuda.Instance{Kernel: k, Text: "all", Entry: k})
 	}
@@ -79,6 +80,41 @@ func TestCUDABatching(t *testing.T) {
 		if err := batchtest.Check(t.Context(), session(t, m, replay.SessionOptions{}), 512, ids, batchtest.Counts, 3); err != nil {
 			t.Errorf("mode %s: %v", mode, err)
 		}
+	}
+}
+
+// TestPooledCUDA replays pooled tables in the modes of the CUDA device, without a GPU.
+func TestPooledCUDA(t *testing.T) {
+	for _, mode := range cuda.Modes() {
+		t.Run(mode, func(t *testing.T) {
+			testPooled(t, func(t *testing.T, name string, chunk int, o compiler.Options) *pooled {
+				if strings.Contains(name, "variants") {
+					t.Skip("the driver's kernels have no experts")
+				}
+				if mode != "record" && (name != "llama" || o.KVSinks > 0) {
+					exhaustive.Only(t, "the sample has the other models in mode record")
+				}
+				return openPooled(t, fakeCUDA(t, mode), "h200", name, chunk, o)
+			})
+		})
+	}
+}
+
+// TestParallelCUDA plays random scripts on a model for many sequences on the CUDA device, without a GPU.
+func TestParallelCUDA(t *testing.T) {
+	for _, mode := range cuda.Modes() {
+		t.Run(mode, func(t *testing.T) {
+			n := exhaustive.Pick(200, 20)
+			if mode != "record" {
+				n = exhaustive.Pick(200, 8)
+			}
+			testInvariance(t, n, compiler.Options{}, func(o compiler.Options) *replay.Model {
+				if o.Sequences == 0 {
+					return loadedOn(t, fakeCUDA(t, mode), "h200", "llama", 48, o)
+				}
+				return parallelOn(t, fakeCUDA(t, mode), "h200", "llama", o, replay.LoadOptions{Queue: 1000})
+			})
+		})
 	}
 }
 

@@ -24,8 +24,10 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	if err := device.CheckChip(name, t); err != nil {
 		return m, err
 	}
-	if err := device.CheckOwn(name, t); err != nil {
-		return m, err
+	if !d.modules.Pooled {
+		if err := device.CheckOwn(name, t); err != nil {
+			return m, err
+		}
 	}
 	// Checks that need no GPU come first, and weights last, so that a table that cannot run is
 	// rejected before weights are read.
@@ -76,13 +78,19 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	return m, d.exec.start()
 }
 
-// Warm replays every program once, in a session without long graphs.
+// Warm replays every program once, in a session without long graphs. Programs that decode a batch are
+// submissions of their own, since they end when all rows have stopped.
 func (d backend) Warm(run func(runs ...replay.Run) error) error {
 	d.warming.Store(true)
 	defer d.warming.Store(false)
 	var runs []replay.Run
 	for i := range d.table.Programs {
-		runs = append(runs, device.WarmRun(d.table, i))
+		one := device.WarmRun(d.table, i)
+		if !d.table.Programs[i].Flags.Has(table.FlagBatch) {
+			runs = append(runs, one)
+		} else if err := run(one); err != nil {
+			return err
+		}
 	}
 	return run(runs...)
 }

@@ -20,6 +20,9 @@ type Modules struct {
 	// Apple reports that the texts have the kernels' bodies for Apple GPUs, so that the device replays
 	// commands for these. Only measurements of those bodies use it.
 	Apple bool
+	// Pooled reports that the texts have the kernels of tables for many sequences. Without them, Load
+	// refuses these tables.
+	Pooled bool
 }
 
 // Text is one PTX text. Texts with the same name have the same entries.

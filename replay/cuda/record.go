@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
 	"github.com/pianola-engine/pianola/internal/device"
@@ -169,13 +170,14 @@ func (record) run(e *executor, j *job, r *replay.Run, first bool) error {
 		}
 	}
 	left := int(r.Count)
+	batch := e.d.table.Programs[r.Program].Flags.Has(table.FlagBatch)
 	for i, g := range s.graphs[r.Program] {
 		for ; left >= g.tokens; left -= g.tokens {
 			if j.Cancelled() {
 				return nil
 			}
 			if i == 0 {
-				if _, err := e.flight.next(); err != nil {
+				if stop, err := e.flight.next(); err != nil || slices.Max(stop) != 0 {
 					return err
 				}
 			}
@@ -183,13 +185,25 @@ func (record) run(e *executor, j *job, r *replay.Run, first bool) error {
 				return err
 			}
 			if i == 0 {
-				if err := e.flight.mark(e.stream); err != nil {
+				if err := e.launched(s, batch && left > g.tokens); err != nil {
 					return err
 				}
 			}
 		}
 	}
 	return nil
+}
+
+// launched records that one of the longest graphs of a program has been launched. If asked to, it reads the
+// stop flag behind the graph, so that a chain whose rows have all stopped ends soon.
+func (e *executor) launched(s *session, flag bool) error {
+	if flag {
+		stop := e.flight.slots[e.flight.at].mem
+		if err := e.d.drv.MemcpyDtoHAsync(stop, s.step+device.StepStop, e.stream); err != nil {
+			return err
+		}
+	}
+	return e.flight.mark(e.stream)
 }
 
 // sendStep sets the position of the next token in the step block. It keeps the stop flag and the

@@ -36,10 +36,25 @@ static float weight(const uint8_t *w, uint32_t type, uint64_t i) {
 
 static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
+// The rows of a pooled table's programs; kind is the constant sequences.
+static pianola_row *record(const launch *l, uint32_t r) { return (pianola_row *)(step(l) + 1) + r; }
+static int many(uint32_t kind) { return kind == PIANOLA_SEQUENCES_MANY; }
+static int ended(const launch *l, uint32_t kind, uint32_t r) { return many(kind) && record(l, r)->stop; }
+
+static uint64_t sequence(const launch *l, uint32_t kind, uint32_t r, uint32_t pool) {
+    if (kind == PIANOLA_SEQUENCES_OWN) return 0;
+    return least(many(kind) ? record(l, r)->sequence : step(l)->sequence, pool - 1);
+}
+
+// seen returns the number of positions that row r sees.
+static uint32_t seen(const launch *l, uint32_t kind, uint32_t r) { return many(kind) ? record(l, r)->kv_len : second(l, 4) + r; }
+
 static void embed(const launch *l) {
     PARAMS(embed);
+    uint32_t kind = l->specs[2];
     for (uint32_t r = 0; r < rows(l); r++) {
-        uint32_t id = ((uint32_t *)l->bind[0])[least(second(l, 0) + r, p->ring - 1)];
+        uint32_t at = many(kind) ? record(l, r)->token_index : second(l, 0) + r;
+        uint32_t id = ((uint32_t *)l->bind[0])[sequence(l, kind, r, p->pool) * p->ring + least(at, p->ring - 1)];
         for (uint32_t i = 0; i < p->n; i++) F(2)[r * p->n + i] = p->scale * weight(l->bind[1], l->specs[0], (uint64_t)least(id, p->vocab - 1) * p->n + i);
     }
 }
@@ -48,7 +63,7 @@ static void rope_angles(const launch *l) {
     PARAMS(rope_angles);
     for (uint32_t r = 0; r < rows(l); r++)
         for (uint32_t i = 0; i < p->half_; i++) {
-            uint32_t pos = second(l, 0) + r;
+            uint32_t pos = many(l->specs[1]) ? record(l, r)->position : second(l, 0) + r;
             float a = (p->still ? -(float)(pos - least(pos, p->still - 1)) : (float)pos) * F(0)[i];
             if (l->specs[0]) a /= F(1)[i];
             F(2)[2 * (r * p->half_ + i)] = cosf(a) * p->attn_factor;
@@ -188,14 +203,27 @@ static void rope(const launch *l) {
 
 // kv_cache is a layer's K or V: [heads, cap, d] _Float16, or [heads, cap, d] int8 followed by
 // [heads, cap, d/32] _Float16 scales. The first positions have rows of their own before the
-// ring.
+// ring. The cache of a pooled table is [pages, heads, 64, d]; a page table names its pages.
 typedef struct {
     uint8_t *mem;
     uint32_t q8, heads, cap, d, first;
+    const uint32_t *pages;
+    uint32_t table; // entries of pages
 } kv_cache;
+
+// turn makes the caches those of row r's sequence.
+static void turn(const launch *l, uint32_t kind, uint32_t r, uint32_t tables, uint32_t table, uint32_t pool, kv_cache *k, kv_cache *v) {
+    if (kind == PIANOLA_SEQUENCES_OWN) return;
+    k->pages = v->pages = (const uint32_t *)(l->step + tables) + sequence(l, kind, r, pool) * table;
+    k->table = v->table = table;
+}
 
 // element returns the index of the first element of a position.
 static uint64_t element(kv_cache c, uint32_t head, uint32_t pos) {
+    if (c.pages) {
+        uint64_t page = least(c.pages[least(pos / 64, c.table - 1)], c.cap / 64 - 1);
+        return ((page * c.heads + head) * 64 + pos % 64) * c.d;
+    }
     uint32_t row = pos < c.first ? pos : c.first + (pos - c.first) % (c.cap - c.first);
     return ((uint64_t)head * c.cap + row) * c.d;
 }
@@ -227,24 +255,28 @@ static void cached(float *x, kv_cache c, uint32_t head, uint32_t pos) {
 static void kv_write(const launch *l) {
     PARAMS(kv_write);
     uint32_t d = l->specs[0];
-    kv_cache k = {l->bind[2], l->specs[1], p->kv_heads, p->cap, d, p->first}, v = k;
+    kv_cache k = {l->bind[2], l->specs[1], p->kv_heads, p->cap, d, p->first, NULL, 0}, v = k;
     v.mem = l->bind[3];
-    for (uint32_t r = 0; r < rows(l); r++)
-        for (uint32_t h = 0; h < p->kv_heads; h++) {
-            cache(k, F(0) + (uint64_t)r * p->k_stride + h * d, h, second(l, 4) - 1 + r);
-            cache(v, F(1) + (uint64_t)r * p->v_stride + h * d, h, second(l, 4) - 1 + r);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        turn(l, l->specs[2], r, p->tables, p->table, p->pool, &k, &v);
+        for (uint32_t h = 0; h < p->kv_heads && !ended(l, l->specs[2], r); h++) {
+            cache(k, F(0) + (uint64_t)r * p->k_stride + h * d, h, seen(l, l->specs[2], r) - 1);
+            cache(v, F(1) + (uint64_t)r * p->v_stride + h * d, h, seen(l, l->specs[2], r) - 1);
         }
+    }
 }
 
 static void qk_rope_kv(const launch *l) {
     PARAMS(qk_rope_kv);
     uint32_t d = l->specs[0];
     float x[1024];
-    kv_cache k = {l->bind[6], l->specs[3], p->kv_heads, p->cap, d, p->first}, v = k;
+    kv_cache k = {l->bind[6], l->specs[3], p->kv_heads, p->cap, d, p->first, NULL, 0}, v = k;
     v.mem = l->bind[7];
     for (uint32_t r = 0; r < rows(l); r++) {
         const float *angles = F(3) + (uint64_t)r * p->half_ * 2;
-        uint32_t pos = second(l, 4) - 1 + r;
+        uint32_t pos = seen(l, l->specs[4], r) - 1;
+        if (ended(l, l->specs[4], r)) continue;
+        turn(l, l->specs[4], r, p->tables, p->table, p->pool, &k, &v);
         for (uint32_t h = 0; h < p->heads + p->kv_heads; h++) {
             uint32_t is_k = h >= p->heads, kh = h - p->heads;
             const float *in = is_k ? F(1) + (uint64_t)r * p->k_stride + kh * d : F(0) + (uint64_t)r * p->q_stride + h * d;
@@ -303,11 +335,12 @@ static void attend(float *out, float *state, const float *q, const float *turned
 static void attn(const launch *l) {
     PARAMS(attn);
     uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits, sinks = l->specs[4];
-    kv_cache k = {l->bind[1], l->specs[3], p->kv_heads, p->cap, d, p->first}, v = k;
+    kv_cache k = {l->bind[1], l->specs[3], p->kv_heads, p->cap, d, p->first, NULL, 0}, v = k;
     v.mem = l->bind[2];
     float turned[1024];
-    for (uint32_t r = 0; r < rows(l); r++)
-        for (uint32_t h = 0; h < p->heads; h++) {
+    for (uint32_t r = 0; r < rows(l); r++) {
+        turn(l, l->specs[7], r, p->tables, p->table, p->pool, &k, &v);
+        for (uint32_t h = 0; h < p->heads && !ended(l, l->specs[7], r); h++) {
             const float *q = F(0) + (uint64_t)r * p->q_stride + h * d;
             memcpy(turned, q, d * 4);
             if (sinks) rotate(turned, F(4) + (uint64_t)r * p->half_ * 2, p->half_, l->specs[5]);
@@ -315,28 +348,31 @@ static void attn(const launch *l) {
                 float *out = F(3) + (uint64_t)r * parts * (d + 2 * split);
                 uint32_t i = h * p->splits + s;
                 attend(out + i * d, out + parts * d + 2 * i, q, turned, sinks ? p->first : 0, k, v, h / (p->heads / p->kv_heads),
-                       part(second(l, 4) + r, l->specs[1], p->window, split, s, p->splits, p->span), p->scale, p->soft_cap);
+                       part(seen(l, l->specs[7], r), l->specs[1], p->window, split, s, p->splits, p->span), p->scale, p->soft_cap);
             }
         }
+    }
 }
 
 static void attn_tile(const launch *l) {
     PARAMS(attn_tile);
     uint32_t d = l->specs[0];
-    kv_cache k = {l->bind[1], l->specs[2], p->kv_heads, p->cap, d, 0}, v = k;
+    kv_cache k = {l->bind[1], l->specs[2], p->kv_heads, p->cap, d, 0, NULL, 0}, v = k;
     v.mem = l->bind[2];
-    for (uint32_t r = 0; r < rows(l); r++)
-        for (uint32_t h = 0; h < p->heads; h++) {
+    for (uint32_t r = 0; r < rows(l); r++) {
+        turn(l, l->specs[5], r, p->tables, p->table, p->pool, &k, &v);
+        for (uint32_t h = 0; h < p->heads && !ended(l, l->specs[5], r); h++) {
             const float *q = F(0) + (uint64_t)r * p->q_stride + h * d;
             attend(F(3) + ((uint64_t)r * p->heads + h) * d, NULL, q, q, 0, k, v, h / (p->heads / p->kv_heads),
-                   part(second(l, 4) + r, l->specs[1], p->window, 0, 0, 1, 0), p->scale, p->soft_cap);
+                   part(seen(l, l->specs[5], r), l->specs[1], p->window, 0, 0, 1, 0), p->scale, p->soft_cap);
         }
+    }
 }
 
 static void rope_attn(const launch *l) {
     PARAMS(rope_attn);
     uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits, len = second(l, 4) + second(l, 8);
-    kv_cache k = {l->bind[5], l->specs[5], p->kv_heads, p->cap, d, 0}, v = k;
+    kv_cache k = {l->bind[5], l->specs[5], p->kv_heads, p->cap, d, 0, NULL, 0}, v = k;
     v.mem = l->bind[6];
     float x[1024];
     for (uint32_t h = 0; h < p->kv_heads; h++) {
@@ -501,7 +537,8 @@ static void draft(const launch *l) {
 
 static void argmax(const launch *l) {
     PARAMS(argmax);
-    const uint32_t *stops = (const uint32_t *)l->bind[1];
+    uint64_t of = sequence(l, l->specs[1], 0, p->pool);
+    const uint32_t *stops = (const uint32_t *)l->bind[1] + of * (p->max_stops + 1);
     uint32_t best = 0;
     float top = -INFINITY;
     for (uint32_t i = 0; i < p->n; i++) {
@@ -509,10 +546,41 @@ static void argmax(const launch *l) {
         float v = F(0)[l->specs[0] ? 2 * i : i];
         if (v > top) top = v, best = index;
     }
-    ((uint32_t *)l->bind[2])[least(second(l, 0), p->ring - 1)] = best;
+    ((uint32_t *)l->bind[2])[of * p->ring + least(second(l, 0), p->ring - 1)] = best;
     step(l)->count++;
     for (uint32_t i = 0; i < least(stops[0], p->max_stops); i++)
         if (stops[1 + i] == best) step(l)->stop = 1;
+}
+
+// best_of returns the index of the best of n pairs of a value and an index.
+static uint32_t best_of(const uint32_t *pairs, uint32_t n) {
+    uint32_t best = pairs[1];
+    float top = -INFINITY, v;
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(&v, pairs + 2 * i, 4);
+        if (v > top) top = v, best = pairs[2 * i + 1];
+    }
+    return best;
+}
+
+static void choose_rows(const launch *l) {
+    PARAMS(choose_rows);
+    uint32_t going = 0;
+    for (uint32_t r = 0; r < rows(l); r++) {
+        pianola_row *row = record(l, r);
+        if (row->stop) continue;
+        uint64_t of = least(row->sequence, p->pool - 1);
+        const uint32_t *stops = (const uint32_t *)l->bind[1] + of * (p->max_stops + 1);
+        uint32_t best = best_of((const uint32_t *)l->bind[0] + 2 * (uint64_t)r * p->parts, p->parts);
+        row->position++, row->kv_len++, row->token_index++, row->count++;
+        step(l)->count++;
+        ((uint32_t *)l->bind[2])[of * p->ring + least(row->token_index, p->ring - 1)] = best;
+        if (row->token_index >= row->until) row->stop = 2;
+        for (uint32_t i = 0; i < least(stops[0], p->max_stops); i++)
+            if (stops[1 + i] == best) row->stop = 1;
+        going |= !row->stop;
+    }
+    if (!going) step(l)->stop = 1024;
 }
 
 // The kernel patch; replay/cuda/patch.go describes it.
@@ -544,16 +612,43 @@ static void patch(const launch *l) {
     s->token_index += s->rows;
 }
 
-// The sampler's kernels do nothing; they exist so that tables can be loaded. Package
+// The sampler's kernels choose the largest logit and store it as the log-probability. Package
 // internal/conform tests the real kernels.
-static void sample_adjust(const launch *l) { (void)l; }
+static void sample_adjust(const launch *l) {
+    PARAMS(sample_adjust);
+    memcpy(F(3), F(0), 4 * (uint64_t)rows(l) * p->n);
+}
 static void sample_filter(const launch *l) { (void)l; }
-static void sample_draw(const launch *l) { (void)l; }
+static void sample_draw(const launch *l) {
+    PARAMS(sample_draw);
+    uint32_t u = 0;
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t first = 0; first < p->n; first += p->part, u++) {
+            const float *row = F(0) + (uint64_t)r * p->n;
+            uint32_t best = first;
+            for (uint32_t i = first; i < least(p->n, first + p->part); i++)
+                if (row[i] > row[best]) best = i;
+            F(3)[2 * u] = row[best];
+            ((uint32_t *)l->bind[3])[2 * u + 1] = best;
+        }
+}
 static void rank_part(const launch *l) { (void)l; }
-static void rank(const launch *l) { (void)l; }
+static void rank(const launch *l) {
+    PARAMS(rank);
+    uint32_t kind = l->specs[0];
+    for (uint32_t r = 0; r < rows(l); r++) {
+        if (ended(l, kind, r)) continue;
+        uint32_t token = many(kind) ? record(l, r)->token_index : second(l, 0);
+        uint32_t best = best_of((const uint32_t *)l->bind[2] + 2 * (uint64_t)r * p->pairs, p->pairs);
+        uint32_t *to = (uint32_t *)l->bind[4] + 42 * (sequence(l, kind, r, p->pool) * p->entries + (token + 1) % p->entries);
+        memset(to, 0, 168);
+        to[0] = best;
+        memcpy(to + 1, F(0) + (uint64_t)r * p->n + best, 4);
+    }
+}
 
 // Every kernel first checks the stop flag.
-#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(attn_tile) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(gemm_few) X(add_rmsnorm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(patch)
+#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(attn_tile) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(gemm_few) X(add_rmsnorm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(choose_rows) X(patch)
 #define GUARD(name) static void run_##name(const launch *l) { if (!step(l)->stop) name(l); }
 KERNELS(GUARD)
 
