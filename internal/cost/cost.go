@@ -77,7 +77,11 @@ func (c *Command) Compulsory() uint64 { return c.Read + c.Written }
 // Program predicts the cost of the commands of a program, in order. It fails if the table has not
 // been validated and a command is invalid, or if the point exceeds what the program is compiled for.
 func Program(t *table.Table, p *table.Program, c *chip.Chip, at Point) ([]Command, error) {
-	if at.Rows < 1 || at.Rows > int(p.MaxRows) || at.Position < 0 || at.Position+at.Rows > int(t.Header.Context) {
+	last := at.Position + at.Rows // positions that the last row sees
+	if p.Flags.Has(table.FlagBatch) {
+		at.Sequences, last = true, at.Position+1
+	}
+	if at.Rows < 1 || at.Rows > int(p.MaxRows) || at.Position < 0 || last > int(t.Header.Context) {
 		return nil, fmt.Errorf("cost: %d rows after %d positions: program %s has at most %d rows and the context %d positions",
 			at.Rows, at.Position, p.Name, p.MaxRows, t.Header.Context)
 	}
@@ -88,7 +92,11 @@ func Program(t *table.Table, p *table.Program, c *chip.Chip, at Point) ([]Comman
 		index := int(p.First) + i
 		env, err := t.EnvAt(index, p, &step)
 		if err == nil {
-			err = predict(&commands[i], &view{Env: env, t: t, c: &t.Cmds[index], sequences: at.Sequences}, &rates)
+			v := &view{Env: env, t: t, c: &t.Cmds[index], sequences: at.Sequences}
+			if p.Flags.Has(table.FlagBatch) {
+				v.sees = uint64(at.Position + 1)
+			}
+			err = predict(&commands[i], v, &rates)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("cost: command %d (%s): %w", index, t.Label(index), err)

@@ -136,6 +136,29 @@ func TestBatch(t *testing.T) {
 	}
 }
 
+// TestBatchPrograms checks that the rows of a batch program see the positions of the point, though no
+// command has their number.
+func TestBatchPrograms(t *testing.T) {
+	const cache = 28 * 2 * 8 * 128 * 2    // per position
+	const row = 1024/256*210 + 1000*cache // an embedding in Q6_K, and the cache
+	for _, name := range []string{"m4-pro", "h200"} {
+		tab, c := compile(t, "qwen3-0.6b", "Q4_0", name, compiler.Options{Context: 2048, Sequences: 32})
+		at := func(depth, rows int) cost.Total {
+			_, total := predict(t, tab, c, "batch.32", cost.Point{Position: depth, Rows: rows})
+			return total
+		}
+		if got, want := at(999, 8).Model-at(999, 4).Model, uint64(4*(row+cache)); got != want {
+			t.Errorf("%s: 4 more rows add %d bytes, want %d", name, got, want)
+		}
+		if got, want := at(1999, 32).Model-at(999, 32).Model, uint64(32*1000*cache); got != want {
+			t.Errorf("%s: 1000 more positions add %d bytes, want %d", name, got, want)
+		}
+		if short, long := at(0, 32), at(2047, 32); long.Seconds <= short.Seconds || long.Requested <= short.Requested {
+			t.Errorf("%s: the end of the context costs no more than its beginning: %+v, %+v", name, long, short)
+		}
+	}
+}
+
 // TestPredictions checks on every chip that predictions are plausible: positive, and growing with
 // the depth and the rows; a chip with more bandwidth and cores is not slower.
 func TestPredictions(t *testing.T) {

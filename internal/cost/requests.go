@@ -266,17 +266,25 @@ func (v *view) attnTileRequests(r *requests) {
 	if d > 128 {
 		tile = 16
 	}
+	if v.sees > 0 {
+		first = v.sees
+	}
 	if v.value("windowed") == 0 {
 		window = first + v.rows
 	}
 	each := 16 * v.value("units")
 	groups := ceilDiv(v.rows*shared, each)
 	positions := uint64(0)
-	for g := range groups {
-		begin := first + g*each/shared
-		begin -= min(begin, window)
-		end := first + min((g+1)*each-1, v.rows*shared-1)/shared
-		positions += ceilDiv(end-begin/tile*tile, tile) * tile
+	if v.sees > 0 { // the units of each row are its own
+		groups = v.rows * ceilDiv(shared, each)
+		positions = groups * ceilDiv(min(first, window), tile) * tile
+	} else {
+		for g := range groups {
+			begin := first + g*each/shared
+			begin -= min(begin, window)
+			end := first + min((g+1)*each-1, v.rows*shared-1)/shared
+			positions += ceilDiv(end-begin/tile*tile, tile) * tile
+		}
 	}
 	position := 2 * d
 	if v.value("kv") == decl.KVQ8 {

@@ -17,6 +17,7 @@ type view struct {
 	k *decl.Kernel
 
 	sequences bool   // each row belongs to a sequence of its own
+	sees      uint64 // in a batch program, the positions that each row record makes visible; else 0
 	rows      uint64 // active rows that the command computes
 
 	// Attention: the positions that any row sees, and the sum of the positions that each row sees.
@@ -62,7 +63,9 @@ func (v *view) positions() {
 	if !ok {
 		return
 	}
-	first += v.value("behind")
+	if first += v.value("behind"); v.sees > 0 {
+		first = v.sees
+	}
 	window := v.value("window")
 	if window == 0 || v.value("windowed") == 0 && v.hasSpec("windowed") {
 		window = first + v.rows
