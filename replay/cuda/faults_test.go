@@ -12,6 +12,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/cuda/fake"
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/exhaustive"
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -32,6 +33,9 @@ func useCached(drv *fake.Driver, mode string, m model, cache string) error {
 func useDevice(d *Device, m model) error {
 	if err := d.Load(context.Background(), m.t, m.src, replay.LoadOptions{}); err != nil {
 		return err
+	}
+	if _, pooled := sequence.Of(m.t.Header.Options, int(m.t.Header.Context)); pooled {
+		return useSequences(d)
 	}
 	id, err := start(d)
 	if err != nil {
@@ -166,7 +170,7 @@ func faults(t *testing.T, drv *fake.Driver, mode string, code int, m model, firs
 func forgiven(call string, code int) bool {
 	cancel := []string{"cuStreamWaitEvent", "cuMemcpyHtoDAsync", "cuStreamSynchronize", "cuCtxPushCurrent", "cuCtxPopCurrent"}
 	frees := []string{
-		"cuMemFree", "cuMemFreeHost", "cuStreamDestroy", "cuEventDestroy", "cuModuleUnload", "cuGraphDestroy",
+		"cuEventSynchronize", "cuMemFree", "cuMemFreeHost", "cuStreamDestroy", "cuEventDestroy", "cuModuleUnload", "cuGraphDestroy",
 		"cuGraphExecDestroy", "cuDevicePrimaryCtxRelease",
 	}
 	return slices.Contains(cancel, call) || code < 700 && strings.HasPrefix(call, "cuLink") || code >= 700 && slices.Contains(frees, call)

@@ -19,7 +19,7 @@ import (
 
 // fakeModules returns the fake driver's kernels: one text for sm_70 with generic instances.
 func fakeModules() *Modules {
-	m := &Modules{Texts: []Text{{Name: "all", Arch: 70, Read: func() ([]byte, error) { return fake.PTX(fake.Kernels()...), nil }}}}
+	m := &Modules{Pooled: true, Texts: []Text{{Name: "all", Arch: 70, Read: func() ([]byte, error) { return fake.PTX(fake.Kernels()...), nil }}}}
 	for _, k := range fake.Kernels() {
 		m.Instances = append(m.Instances, Instance{Kernel: k, Text: "all", Entry: k})
 	}

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 	"unsafe"
 
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
@@ -126,7 +127,14 @@ func (d backend) Free(s *session) (err error) {
 
 // free frees everything that a session owns.
 func (s *session) free() error {
-	return errors.Join(s.stage.settle(), s.made.free(), s.kv.free(), s.own.free())
+	err := s.stage.settle()
+	switch {
+	case errors.Is(err, ErrDeviceLost): // nothing is in use any more
+		err = nil
+	case err != nil:
+		err = fmt.Errorf("cuda: %w", err)
+	}
+	return errors.Join(err, s.made.free(), s.kv.free(), s.own.free())
 }
 
 // raise writes the stop flag of a session whose job runs, from another stream, after the copy

@@ -60,10 +60,7 @@ func (s *stage) settle() error {
 		return nil
 	}
 	s.begun = false
-	if err := s.drv.EventSynchronize(s.sent); err != nil && !errors.Is(err, ErrDeviceLost) {
-		return fmt.Errorf("cuda: %w", err)
-	}
-	return nil
+	return s.drv.EventSynchronize(s.sent)
 }
 
 // follow makes a stream wait for the copies that have been submitted.

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -216,6 +217,16 @@ func (d *Driver) JITs() int { return d.count("fake_jits") }
 
 // Calls returns the number of driver calls so far.
 func (d *Driver) Calls() int { return d.count("fake_calls") }
+
+// Called returns the number of calls of each driver function so far.
+func (d *Driver) Called() map[string]int {
+	calls := map[string]int{}
+	for line := range strings.Lines(d.text("fake_called")) {
+		name, n, _ := strings.Cut(strings.TrimSpace(line), " ")
+		calls[name], _ = strconv.Atoi(n)
+	}
+	return calls
+}
 
 // Kernels returns the number of kernels that have run.
 func (d *Driver) Kernels() int { return d.count("fake_kernels") }

@@ -21,9 +21,23 @@ int complain(const char *call, const char *what) {
 }
 
 // enter begins a call. It returns the error that the call must return, or 0.
+// The number of calls of each function.
+static struct {
+    const char *name;
+    long calls;
+} functions[128];
+
+static void count(const char *call) {
+    int i = 0;
+    while (i < 127 && functions[i].name && strcmp(functions[i].name, call)) i++;
+    functions[i].name = call;
+    functions[i].calls++;
+}
+
 int enter(const char *call, int context) {
     pthread_mutex_lock(&lock);
     F.calls++;
+    count(call);
     snprintf(F.last, sizeof F.last, "%s", call);
     if (F.fail_at && F.calls == F.fail_at) {
         snprintf(F.failed, sizeof F.failed, "%s", call);
@@ -387,6 +401,17 @@ long fake_leaked(void) { return F.leaked; }
 long fake_excused(void) { return F.excused; }
 const char *fake_complaint(void) { return F.complaint; }
 const char *fake_failed(void) { return F.failed; }
+
+// fake_called returns lines with the name of a function and the number of its calls.
+const char *fake_called(void) {
+    static char text[1 << 14];
+    size_t n = 0;
+    pthread_mutex_lock(&lock);
+    text[0] = 0;
+    for (int i = 0; i < 128 && functions[i].name; i++) n += (size_t)snprintf(text + n, sizeof text - n, "%s %ld\n", functions[i].name, functions[i].calls);
+    pthread_mutex_unlock(&lock);
+    return text;
+}
 
 void fake_forgive(void) { F.complaint[0] = 0; }
 
