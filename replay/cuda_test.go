@@ -87,7 +87,7 @@ func TestCUDABatching(t *testing.T) {
 func TestPooledCUDA(t *testing.T) {
 	for _, mode := range cuda.Modes() {
 		t.Run(mode, func(t *testing.T) {
-			testPooled(t, func(t *testing.T, name string, chunk int, o compiler.Options) *pooled {
+			testPooled(t, sizeOfPooled(), func(t *testing.T, name string, chunk int, o compiler.Options) *pooled {
 				if strings.Contains(name, "variants") {
 					t.Skip("the driver's kernels have no experts")
 				}

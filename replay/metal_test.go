@@ -81,6 +81,77 @@ func TestMetalBatching(t *testing.T) {
 	}
 }
 
+// TestMetalPooled replays pooled tables on the Metal device with the software Metal: in each mode, some
+// families, with few and short contexts, because a context takes a second.
+func TestMetalPooled(t *testing.T) {
+	if err := soft.Start(".."); err != nil {
+		t.Fatal(err)
+	}
+	k, err := kernels.Embedded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for mode, names := range map[string][]string{"record": {"llama", "gemma2", "../variants/gpt_oss"}, "encode": {"qwen3", "mistral"}} {
+		t.Run(mode, func(t *testing.T) {
+			testPooled(t, pooledSize{130, 5, 15, 6}, func(t *testing.T, name string, chunk int, o compiler.Options) *pooled {
+				if !slices.Contains(names, name) {
+					t.Skip("another mode has it, or takes long")
+				}
+				dev, err := metal.New(metal.Options{Mode: mode, Kernels: k})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return openPooled(t, dev, "m4-pro", name, chunk, o)
+			})
+		})
+	}
+}
+
+// TestMetalPooledIsBatching compares a pooled table with a table for batching, both on the Metal device with
+// the software Metal, in both modes.
+func TestMetalPooledIsBatching(t *testing.T) {
+	if err := soft.Start(".."); err != nil {
+		t.Fatal(err)
+	}
+	k, err := kernels.Embedded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range metal.Modes() {
+		device := func() *metal.Device {
+			dev, err := metal.New(metal.Options{Mode: mode, Kernels: k})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return dev
+		}
+		p := openPooled(t, device(), "m4-pro", "llama", 32, compiler.Options{Context: 96, Sequences: 2, Sampler: compiler.SamplerNone})
+		isBatching(t, p, loadedOn(t, device(), "m4-pro", "llama", 32, compiler.Options{Context: 96, Batching: true}), 5)
+	}
+}
+
+// TestMetalParallel plays random scripts on a model for many sequences on the Metal device with the software
+// Metal.
+func TestMetalParallel(t *testing.T) {
+	if err := soft.Start(".."); err != nil {
+		t.Fatal(err)
+	}
+	k, err := kernels.Embedded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testInvariance(t, 8, compiler.Options{}, func(o compiler.Options) *replay.Model {
+		dev, err := metal.New(metal.Options{Mode: "record", Kernels: k})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Sequences == 0 {
+			return loadedOn(t, dev, "m4-pro", "llama", 48, o)
+		}
+		return parallelOn(t, dev, "m4-pro", "llama", o, replay.LoadOptions{Queue: 1000})
+	})
+}
+
 // The emulator takes minutes for all tests in all modes. Kernels and bindings are the same in
 // all modes. Recordings differ for submissions that end early, for memory that moves and for
 // several sessions.

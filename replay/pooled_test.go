@@ -332,18 +332,26 @@ func streamsOf(n, vocab, context int, r *rand.Rand) []stream {
 	return streams
 }
 
+// pooledSize is the size of a test of pooled tables.
+type pooledSize struct{ context, sequences, pages, tokens int }
+
+// sizeOfPooled is the size of tests of devices that are not emulated.
+func sizeOfPooled() pooledSize {
+	return pooledSize{200, exhaustive.Pick(40, 6), exhaustive.Pick(150, 24), 12}
+}
+
 // testPooled computes sequences together and alone. All bits must be the same.
-func testPooled(t *testing.T, open func(t *testing.T, name string, chunk int, o compiler.Options) *pooled) {
+func testPooled(t *testing.T, size pooledSize, open func(t *testing.T, name string, chunk int, o compiler.Options) *pooled) {
 	for i, c := range pooledModels {
 		t.Run(fmt.Sprintf("%s %+v", c.name, c.o), func(t *testing.T) {
-			const n = 12
+			n := size.tokens
 			r := rand.New(rand.NewPCG(7, uint64(i)))
 			o := c.o
-			o.Context, o.Sequences, o.Pages = 200, exhaustive.Pick(40, 6), exhaustive.Pick(150, 24)
+			o.Context, o.Sequences, o.Pages = size.context, size.sequences, size.pages
 			p := open(t, c.name, 48, o)
 			streams := streamsOf(o.Sequences, int(p.tab.Header.Vocab), o.Context, r)
-			if len(streams) > p.layout.Pages/4 {
-				streams = streams[:p.layout.Pages/4]
+			if most := p.layout.Pages / p.layout.Table; len(streams) > most {
+				streams = streams[:most]
 			}
 			p.alone(streams, n)
 			p.together(streams, n, r)
@@ -352,7 +360,7 @@ func testPooled(t *testing.T, open func(t *testing.T, name string, chunk int, o 
 }
 
 func TestPooledCPU(t *testing.T) {
-	testPooled(t, func(t *testing.T, name string, chunk int, o compiler.Options) *pooled {
+	testPooled(t, sizeOfPooled(), func(t *testing.T, name string, chunk int, o compiler.Options) *pooled {
 		dev, err := cpu.New(cpu.Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -368,10 +376,14 @@ func TestPooledIsBatching(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := openPooled(t, dev, "cpu", "llama", 32, compiler.Options{Context: 200, Sequences: 2, Sampler: compiler.SamplerNone})
-	streams := streamsOf(1, int(p.tab.Header.Vocab), 200, rand.New(rand.NewPCG(1, 1)))
-	const n = 20
+	isBatching(t, p, loadedOnThreads(t, 1, "llama", 32, compiler.Options{Context: 200, Batching: true}), 20)
+}
+
+// isBatching compares n tokens of a pooled table with those of a table for batching.
+func isBatching(t *testing.T, p *pooled, m *replay.Model, n int) {
+	t.Helper()
+	streams := streamsOf(1, int(p.tab.Header.Vocab), int(p.tab.Header.Context), rand.New(rand.NewPCG(1, 1)))
 	p.alone(streams, n)
-	m := loadedOnThreads(t, 1, "llama", 32, compiler.Options{Context: 200, Batching: true})
 	s := session(t, m, replay.SessionOptions{})
 	next, _, err := s.Prompt(context.Background(), streams[0].prompt)
 	if err != nil {

@@ -28,7 +28,7 @@ func CheckChip(device string, t *table.Table) error {
 	return nil
 }
 
-// CheckOwn returns an error for a pooled table. Only the CPU device has the kernels for it.
+// CheckOwn returns an error for a pooled table, on devices whose kernels do not support it.
 func CheckOwn(device string, t *table.Table) error {
 	if _, pooled := sequence.Of(t.Header.Options, int(t.Header.Context)); pooled {
 		return fmt.Errorf("%s: tables for many sequences are not supported on this device yet", device)

@@ -12,6 +12,7 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/metal/driver"
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -227,7 +228,7 @@ func (e *executor) encode(j *job) error {
 				}
 				n, done = 1, 0
 			}
-			device.Advance(&step, n)
+			e.advance(r.Program, &step, n)
 			from += n
 		}
 	}
@@ -256,7 +257,7 @@ func (e *executor) room(f *flight, program uint32, step *table.Step, done int, l
 		return take, false
 	}
 	p := &e.d.table.Programs[program]
-	first, end, sees := int(p.First)+done, int(p.First+p.Count), positions(step)
+	first, end, sees := int(p.First)+done, int(p.First+p.Count), e.positions(program, step)
 	pace, known := e.paceOf(program)
 	bound := e.d.bound().Seconds()
 	one := pace * e.prices.of(int(p.First), end, sees)
@@ -272,7 +273,9 @@ func (e *executor) room(f *flight, program uint32, step *table.Step, done int, l
 		return share{tokens: 1}, f.used == 0
 	}
 	// The last token sees the most positions.
-	last := pace * e.prices.of(int(p.First), end, sees+int(n-1)*int(step.Rows))
+	final := *step
+	e.advance(program, &final, n-1)
+	last := pace * e.prices.of(int(p.First), end, e.positions(program, &final))
 	n = min(n, uint32(max(0, min((bound-f.seconds)/last, float64(n)))))
 	if f.used == 0 {
 		n = max(n, 1)
@@ -280,8 +283,22 @@ func (e *executor) room(f *flight, program uint32, step *table.Step, done int, l
 	return share{tokens: n}, n > 0
 }
 
-// positions returns the number of positions that the last row of a step sees.
-func positions(step *table.Step) int { return int(step.KVLen) + int(step.Rows) - 1 }
+// positions returns the largest number of positions that a row of a program's step sees.
+func (e *executor) positions(program uint32, step *table.Step) int {
+	if e.d.table.Programs[program].Flags.Has(table.FlagBatch) {
+		return int(step.KVLen)
+	}
+	return int(step.KVLen) + int(step.Rows) - 1
+}
+
+// advance moves a step of a program on by a number of tokens. That of a batch has only predictions to serve.
+func (e *executor) advance(program uint32, step *table.Step, tokens uint32) {
+	if e.d.table.Programs[program].Flags.Has(table.FlagBatch) {
+		step.KVLen += tokens
+		return
+	}
+	device.Advance(step, tokens)
+}
 
 // add appends a share of a run to a flight. from is its first token. placed reports whether the
 // device's step block holds that token's position.
@@ -323,8 +340,8 @@ func (e *executor) add(f *flight, run int, program, from uint32, take share, ste
 		}
 	}
 	last := *step
-	device.Advance(&last, tokens-1)
-	predicted := float64(tokens) * e.prices.of(first, first+count, positions(&last))
+	e.advance(program, &last, tokens-1)
+	predicted := float64(tokens) * e.prices.of(first, first+count, e.positions(program, &last))
 	f.predicted += predicted
 	pace, _ := e.paceOf(program)
 	f.seconds += predicted * pace
@@ -391,7 +408,7 @@ func (e *executor) land(f *flight) {
 		took := max(f.chain.End-f.chain.Start, 1e-9)
 		p.took += took
 		p.result, p.stop = device.Result(f.result)
-		if p.stop == 0 {
+		if p.stop == 0 || p.stop == sequence.StopBatch && e.filled(f) {
 			e.learn(f, took)
 		}
 	} else {
@@ -413,6 +430,21 @@ func (e *executor) land(f *flight) {
 	if last {
 		e.ended(j)
 	}
+}
+
+// filled reports whether a flight at whose end all rows of a batch have stopped has decoded all of its
+// tokens: one of the rows has chosen the last one.
+func (e *executor) filled(f *flight) bool {
+	l, _ := sequence.Of(e.d.table.Header.Options, int(e.d.table.Header.Context))
+	r := &f.job.Submission.Runs[f.run]
+	for i := range int(r.Step.Rows) {
+		at := l.RowAt(i)
+		row := sequence.Parse((*[sequence.RowBytes]byte)(f.job.Session.step.mem[at:]))
+		if f.run == 0 && int64(row.Count) >= int64(f.to) {
+			return true
+		}
+	}
+	return false
 }
 
 // learn compares the duration of a flight with the predicted one. e.mu must be held.

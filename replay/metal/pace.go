@@ -27,20 +27,25 @@ func newPrices(t *table.Table, c *chip.Chip) (*prices, error) {
 	each := &prices{base: make([]float64, len(t.Cmds)+1), slope: make([]float64, len(t.Cmds)+1), programs: t.Programs}
 	for i := range t.Programs {
 		p := &t.Programs[i]
-		context := int(t.Header.Context)
-		rows := min(int(p.MaxRows), context)
-		few, err := cost.Program(t, p, c, cost.Point{Rows: rows})
+		context, batch := int(t.Header.Context), p.Flags.Has(table.FlagBatch)
+		rows := int(p.MaxRows)
+		sees := 1 // positions that the last row sees at the first point
+		if !batch {
+			rows = min(rows, context)
+			sees = rows
+		}
+		few, err := cost.Program(t, p, c, cost.Point{Rows: rows, Sequences: batch})
 		if err != nil {
 			return nil, err
 		}
-		many, err := cost.Program(t, p, c, cost.Point{Position: context - rows, Rows: rows})
+		many, err := cost.Program(t, p, c, cost.Point{Position: context - sees, Rows: rows, Sequences: batch})
 		if err != nil {
 			return nil, err
 		}
 		for j := range few {
-			slope := max(0, many[j].Seconds-few[j].Seconds) / float64(max(1, context-rows))
+			slope := max(0, many[j].Seconds-few[j].Seconds) / float64(max(1, context-sees))
 			at := int(p.First) + j + 1
-			each.base[at], each.slope[at] = max(leastPrice, few[j].Seconds-slope*float64(rows)), slope
+			each.base[at], each.slope[at] = max(leastPrice, few[j].Seconds-slope*float64(sees)), slope
 		}
 	}
 	for i := range t.Cmds {

@@ -15,7 +15,7 @@ import (
 //
 // If the stop flag may be set within a command buffer, a token's list ends with a patch for one
 // more record, the token's execution range. The patch writes the step's Row as the length of
-// the range, because programs for one row do not use Row otherwise. After a stop the patch does
+// the range, because programs for one row or a batch do not use Row otherwise. After a stop the patch does
 // not write, and the range keeps the length 0 that the host has set.
 
 const (
@@ -32,9 +32,9 @@ func appendRange(b []byte, record uint32) []byte {
 }
 
 // ranged reports whether a program's tokens have execution ranges: it writes tokens, one row at a
-// time, and no command uses the step's Row.
+// time or one for each row of a batch, and no command uses the step's Row.
 func ranged(t *table.Table, p *table.Program) bool {
-	if p.MaxRows != 1 {
+	if p.MaxRows != 1 && !p.Flags.Has(table.FlagBatch) {
 		return false
 	}
 	steps := false
