@@ -143,6 +143,10 @@ type Chip struct {
 	// BatchRows are the numbers of rows that batch programs are compiled for, in ascending order. On a
 	// CPU one number is enough, because its kernels compute only the active rows.
 	BatchRows []int `json:"batch_rows"`
+	// BatchFew reports that programs of tables for batching with at most 32 rows use gemm_few, and others
+	// gemm_halves in the same order of sums. It needs GEMMHalves on a CUDA device, whose matrix
+	// instructions must give both kernels the same bits.
+	BatchFew bool `json:"batch_few"`
 
 	Fuse    Fuse    `json:"fuse"`
 	ChainMS float64 `json:"chain_ms"` // longest duration of a chain in milliseconds
@@ -459,6 +463,8 @@ func (c *Chip) checkProducts() error {
 // checkHalves checks that the device can run gemm_halves.
 func (c *Chip) checkHalves() error {
 	switch n := c.GEMMHalves; {
+	case c.BatchFew && (n == 0 || c.Device != CUDA):
+		return errors.New("batch_few: needs gemm_halves on a CUDA device")
 	case n == 0 && c.PrefillFew > 0:
 		return errors.New("prefill_few: needs gemm_halves")
 	case n == 0:
@@ -569,6 +575,9 @@ func (c *Chip) Fingerprint() [32]byte {
 			bit = 1
 		}
 		b = append(b, bit)
+	}
+	if c.BatchFew {
+		b = append(b, "batch few"...)
 	}
 	if c.GEMVLimit > 0 || c.MergeLimit > 0 || f.Gated || f.Scaled {
 		// Chips without these fields keep the fingerprints of their rolls.

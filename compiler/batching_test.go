@@ -52,6 +52,42 @@ func TestBatching(t *testing.T) {
 	}
 }
 
+// TestBatchingFew compiles tables for batching for a chip whose gemm_few and gemm_halves add in the same
+// order: programs with few rows use the first, the others the second.
+func TestBatchingFew(t *testing.T) {
+	for _, path := range tiny(t) {
+		in := input(t, path, "h200", Options{Sequences: 300})
+		in.Chip.BatchFew = true
+		tab := mustCompile(t, in)
+		if faults := tab.Validate(); len(faults) > 0 { // such as kernels with another order of sums
+			t.Fatalf("%s: %v", path, faults[0])
+		}
+		for i := range tab.Programs {
+			p := &tab.Programs[i]
+			for c, cmd := range tab.ProgramCmds(p) {
+				switch few := p.MaxRows <= 32; cmd.Kernel {
+				case kernels.GEMMFew:
+					if !few {
+						t.Errorf("%s: %s computes %d rows by gemm_few: %s", path, p.Name, p.MaxRows, tab.Label(int(p.First)+c))
+					}
+				case kernels.GEMMHalves:
+					segments := tab.Specs[cmd.Spec].Values[kernels.GEMMHalvesSpecSegments]
+					if q := kernels.GEMMHalvesParamsOf(&cmd); few || segments != 1 || q.RowGroup > 128 {
+						t.Errorf("%s: %s computes %d rows by gemm_halves with segments %d, %d rows a threadgroup: %s", path, p.Name, p.MaxRows, segments, q.RowGroup, tab.Label(int(p.First)+c))
+					}
+				}
+			}
+		}
+		in = input(t, path, "h200", Options{Batching: true, Exact: true})
+		in.Chip.BatchFew = true
+		for _, cmd := range mustCompile(t, in).Cmds {
+			if cmd.Kernel == kernels.GEMMFew {
+				t.Errorf("%s: an exact table has gemm_few", path)
+			}
+		}
+	}
+}
+
 // layerKernels returns the kernels of the first layer's commands in a program.
 func layerKernels(t *table.Table, program string) (list []decl.ID) {
 	p, _, _ := t.Program(program)

@@ -102,16 +102,26 @@ func (s *state) halvesAct(w *weight) (act uint32, ok bool) {
 	return act, (w.typ == dtype.F16 || w.typ == dtype.BF16) && w.cols%8 == 0
 }
 
-// few reports whether the products of a program use gemm_few. It adds the sums of a row in another
-// order than gemm_halves, so a table for batching does not use it. With SIMD-group matrices, gemm_halves
-// is the kernel for few rows too.
+// few reports whether the products of a program use gemm_few: those of the program for short prompts and,
+// in a table for batching, of all programs with so few rows if the chip has BatchFew. With SIMD-group matrices, gemm_halves is the
+// kernel for few rows too.
 func (s *state) few(p *program) bool {
-	return p.name == table.ProgramPrefillFew && !s.in.Options.Batching && s.warpgroups()
+	if s.in.Options.Batching {
+		return s.segments() && p.rows <= fewRows
+	}
+	return p.name == table.ProgramPrefillFew && s.warpgroups()
+}
+
+// segments reports whether gemm_halves adds the sums of segments of the columns, as gemm_few does, which
+// computes some rows of a table for batching. gemm_few has no form with two float16 terms.
+func (s *state) segments() bool {
+	return s.in.Options.Batching && !s.in.Options.Exact && s.warpgroups() && s.in.Chip.BatchFew
 }
 
 const (
 	warpgroupThreads = 384 // threads of a threadgroup of gemm_halves with warpgroup matrix instructions
 	fewThreads       = 256 // threads of a threadgroup of gemm_few
+	fewRows          = 32  // most rows of x of gemm_few
 	halvesGroup      = 128 // rows of W that a threadgroup of warpgroups computes
 	// halvesConstant is the part of such a threadgroup's time that does not depend on its shape. Its
 	// unit is the time of one product for each column.
@@ -151,6 +161,7 @@ func (a halvesProductArgs) lower(l *lowering) {
 		kernels.GEMMFewParams{In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0])}.Put(&l.cmd)
 		return
 	}
+	l.flag(kernels.GEMMHalvesSpecSegments, l.s.segments())
 	shape := a.shape(l)
 	kernels.GEMMHalvesParams{
 		In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Group: uint32(shape.group), RowGroup: uint32(shape.rows),
@@ -173,7 +184,7 @@ func (a halvesProductArgs) shape(l *lowering) halvesShape {
 	}
 	best, least := 0, 0
 	for _, rows := range []int{256, 128, 64} {
-		if rows == 256 && a.act == decl.ActF16x2 {
+		if rows == 256 && (a.act == decl.ActF16x2 || l.s.segments()) {
 			continue
 		}
 		if time := a.waves(l, halvesGroup, rows) * (halvesGroup*rows + halvesConstant); least == 0 || time < least {

@@ -296,6 +296,16 @@ static inline void put_sums(thread const halves_sums<N> &c, thread const halves_
     }
 }
 
+// add_sums adds the sums of a segment to those of the segments before, and clears them.
+template <uint N>
+static inline void add_sums(thread halves_sums<N> &to, thread halves_sums<N> &c) {
+    PIANOLA_UNROLL
+    for (uint k = 0; k < 4 * N; k++) {
+        to.of[k] += c.of[k];
+        c.of[k] = 0.0f;
+    }
+}
+
 // clear_sums sets all sums to 0.
 template <uint N>
 static inline void clear_sums(thread halves_sums<N> &c) {
@@ -341,15 +351,20 @@ static inline void fill_stage(threadgroup uchar *to, thread quant_rows &q, threa
 }
 
 // gemm_chunks multiplies one stage after the other. At the barrier before a stage it is filled, and
-// the previous one is no longer used, so it can be filled again.
-template <uint T, uint Terms, uint M, uint N>
+// the previous one is no longer used, so it can be filled again. If Segments, the sums of segments of the
+// columns are added in order, as gemm_few adds them. M is 128 then.
+template <uint T, uint Terms, uint M, uint N, bool Segments>
 static inline void gemm_chunks(thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
     typedef stage<T, Terms, M, N> S;
     const bool fills = simd >= PIANOLA_SIMDS;
     const uint filler = simd - PIANOLA_SIMDS;
     copy_units<T, Terms, M, N>(p, tg, simd * 32 + lane);
     halves_sums<N> c;
+    halves_sums<N> all;
     clear_sums<N>(c);
+    clear_sums<N>(all);
+    const uint segment = segment_columns(p.in);
+    uint border = segment;
     quant_rows q;
     if (fills) {
         if (S::copied == 0) {
@@ -378,11 +393,19 @@ static inline void gemm_chunks(thread const halves_product &p, threadgroup uchar
         if (fills) {
             fill_stage<T, Terms, M, N>(tg + to * S::bytes, q, p, column + (S::count - 1) * S::columns, lane, filler);
         } else {
+            if (Segments && column == border) {
+                add_sums<N>(all, c);
+                border += segment;
+            }
             threadgroup const uchar *chunk = at + (M == 128 ? 0 : simd / 4 * S::chunk);
             multiply_chunk<Terms, N>(c, chunk + (M == 128 ? simd / 4 * 64 * PIANOLA_CHUNK_BYTES : 0), chunk + S::weights, lane, simd);
         }
         from = from + 1 == S::count ? 0 : from + 1;
         to = to + 1 == S::count ? 0 : to + 1;
+    }
+    if (Segments) {
+        add_sums<N>(all, c);
+        c = all;
     }
     finish_sums<T, Terms, M, N>(c, p, tg, lane, simd);
 }

@@ -170,20 +170,34 @@ static inline void multiply_chunk(thread halves_sums<N> &c, threadgroup const uc
 
 // multiply_stages multiplies all stages in turn. While a stage is multiplied, the thread waits for the
 // next one.
-template <uint T, uint Terms, uint M, uint N>
+template <uint T, uint Terms, uint M, uint N, bool Segments>
 static inline void multiply_stages(thread halves_sums<N> &c, thread stage_ring &ring, thread const halves_product &p, threadgroup const uchar *tg, uint lane, uint simd) {
     typedef stage<T, Terms, M, N> S;
     const bool first = simd % 4 == 0 && lane == 0;
     uint before = 0; // the barrier free of the stage before
+    halves_sums<N> all;
+    clear_sums<N>(all);
+    const uint segment = segment_columns(p.in);
+    uint border = segment;
     _Pragma("clang loop unroll(disable)")
     for (uint column = 0; column < p.in; column += S::columns) {
+        bool freed = false; // the stage before
+        if (Segments && column == border) {
+            metal::shim::end_products<N>(c.of);
+            if (first) {
+                metal::shim::barrier_arrive(before);
+            }
+            freed = true;
+            add_sums<N>(all, c);
+            border += segment;
+        }
         metal::shim::barrier_wait(raw_of(ring), ring.phase);
         if (T != PIANOLA_WTYPE_F16) {
             metal::shim::barrier_wait(ready_of(ring), ring.phase);
         }
         threadgroup const uchar *chunk = tg + ring.at * S::bytes + (M == 128 ? 0 : simd / 4 * S::chunk);
         multiply_chunk<Terms, N>(c, chunk + (M == 128 ? simd / 4 * 64 * PIANOLA_CHUNK_BYTES : 0), chunk + S::weights);
-        if (column > 0) {
+        if (column > 0 && !freed) {
             metal::shim::wait_products<1>();
             if (first) {
                 metal::shim::barrier_arrive(before);
@@ -193,9 +207,13 @@ static inline void multiply_stages(thread halves_sums<N> &c, thread stage_ring &
         next_stage(ring);
     }
     metal::shim::end_products<N>(c.of);
+    if (Segments) {
+        add_sums<N>(all, c);
+        c = all;
+    }
 }
 
-template <uint T, uint Terms, uint M, uint N>
+template <uint T, uint Terms, uint M, uint N, bool Segments>
 static inline void gemm_chunks(thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
     typedef stage<T, Terms, M, N> S;
     tg = metal::shim::aligned_matrix(tg);
@@ -210,7 +228,7 @@ static inline void gemm_chunks(thread const halves_product &p, threadgroup uchar
     copy_units<T, Terms, M, N>(p, tg, simd * 32 + lane);
     halves_sums<N> c;
     clear_sums<N>(c);
-    multiply_stages<T, Terms, M, N>(c, ring, p, tg, lane, simd);
+    multiply_stages<T, Terms, M, N, Segments>(c, ring, p, tg, lane, simd);
     finish_sums<T, Terms, M, N>(c, p, tg, lane, simd);
 }
 

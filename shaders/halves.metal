@@ -77,8 +77,9 @@ kernel void add_rmsnorm_halves(
 }
 
 // gemm_halves_of selects the shape of the threadgroup's work: row_group rows of x, fewer if there
-// are not so many, and 64 rows of W if that takes at most spread threadgroups, otherwise 128.
-template <uint T, uint Terms>
+// are not so many, and 64 rows of W if that takes at most spread threadgroups, otherwise 128. If Segments,
+// it is at most 128 rows of x and always 128 of W.
+template <uint T, uint Terms, bool Segments>
 static inline void gemm_halves_of(thread halves_product &p, threadgroup uchar *tg, uint rows, uint row_group, uint spread, uint at, uint lane, uint simd) {
     if (rows <= 128) {
         row_group = rows <= 64 ? 64 : min(row_group, 128u);
@@ -94,18 +95,18 @@ static inline void gemm_halves_of(thread halves_product &p, threadgroup uchar *t
     if (p.low >= p.out) {
         return;
     }
-    if (Terms == 1 && row_group > 128) {
-        gemm_chunks<T, 1, 128, 32>(p, tg, lane, simd);
+    if (Terms == 1 && row_group > 128 && !Segments) {
+        gemm_chunks<T, 1, 128, 32, false>(p, tg, lane, simd);
     } else if (row_group > 64) {
-        if (Terms == 1 && group == 64) {
-            gemm_chunks<T, 1, 64, 16>(p, tg, lane, simd);
+        if (Terms == 1 && group == 64 && !Segments) {
+            gemm_chunks<T, 1, 64, 16, false>(p, tg, lane, simd);
         } else {
-            gemm_chunks<T, Terms, 128, 16>(p, tg, lane, simd);
+            gemm_chunks<T, Terms, 128, 16, Segments>(p, tg, lane, simd);
         }
-    } else if (Terms == 1 && group == 64) {
-        gemm_chunks<T, 1, 64, 8>(p, tg, lane, simd);
+    } else if (Terms == 1 && group == 64 && !Segments) {
+        gemm_chunks<T, 1, 64, 8, false>(p, tg, lane, simd);
     } else {
-        gemm_chunks<T, Terms, 128, 8>(p, tg, lane, simd);
+        gemm_chunks<T, Terms, 128, 8, Segments>(p, tg, lane, simd);
     }
 }
 
@@ -132,7 +133,13 @@ kernel void gemm_halves(
     halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, 0, 0, 0, 0, BIAS != 0, maps};
     if (WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
 #define PIANOLA_CASE(type) \
-    case PIANOLA_WTYPE_##type: gemm_halves_of<PIANOLA_WTYPE_##type, 1>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); break;
+    case PIANOLA_WTYPE_##type: \
+        if (SEGMENTS != 0) { \
+            gemm_halves_of<PIANOLA_WTYPE_##type, 1, true>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
+        } else { \
+            gemm_halves_of<PIANOLA_WTYPE_##type, 1, false>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
+        } \
+        break;
         switch (WTYPE) {
             PIANOLA_EXPANDED(PIANOLA_CASE)
         default: break;
@@ -142,10 +149,12 @@ kernel void gemm_halves(
     }
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: \
-        if (ACT == PIANOLA_ACT_F16) { \
-            gemm_halves_of<PIANOLA_WTYPE_##type, 1>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
+        if (ACT == PIANOLA_ACT_F16 && SEGMENTS != 0) { \
+            gemm_halves_of<PIANOLA_WTYPE_##type, 1, true>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
+        } else if (ACT == PIANOLA_ACT_F16) { \
+            gemm_halves_of<PIANOLA_WTYPE_##type, 1, false>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
         } else { \
-            gemm_halves_of<PIANOLA_WTYPE_##type, 2>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
+            gemm_halves_of<PIANOLA_WTYPE_##type, 2, false>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
         } \
         break;
     switch (WTYPE) {

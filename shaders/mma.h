@@ -27,6 +27,16 @@ static inline float4 mma_16x8x16(uint4 a, uint2 b, float4 c, uint lane) {
 #else
     const uint row = lane / 4 * 4;
     const uint column = lane % 4 * 8;
+#ifdef PIANOLA_HOST
+    metal::shim::product_sums sums = {};
+    for (uint j = 0; j < 4; j++) {
+        const uint4 x = simd_shuffle(a, ushort(row + j));
+        const uint2 y = simd_shuffle(b, ushort(column + j));
+        const uint2 z = simd_shuffle(b, ushort(column + 4 + j));
+        sums.add(x.xz, x.yw, y, z);
+    }
+    return sums.plus(c);
+#endif
     _Pragma("clang loop unroll(disable)")
     for (uint j = 0; j < 4; j++) {
         const uint4 x = simd_shuffle(a, ushort(row + j));

@@ -69,6 +69,15 @@ static inline void multiply_halves(thread float4 &c, uint4 a, uint2 b, uint lane
 #else
     const uint row = lane / 4 * 4;
     const uint column = lane % 4 * 8;
+#ifdef PIANOLA_HOST
+    metal::shim::product_sums sums = {};
+    for (uint t = 0; t < 4; t++) {
+        const uint4 p = simd_shuffle(a, ushort(row + t));
+        sums.add(p.xy, p.zw, simd_shuffle(b, ushort(column + t)), simd_shuffle(b, ushort(column + 4 + t)));
+    }
+    c = sums.plus(c);
+    return;
+#endif
     _Pragma("clang loop unroll(disable)")
     for (uint t = 0; t < 4; t++) {
         const uint4 p = simd_shuffle(a, ushort(row + t));

@@ -79,6 +79,7 @@
 #define PIANOLA_FC_LEARNED 21
 #define PIANOLA_FC_OVER 22
 #define PIANOLA_FC_SEQUENCES 23
+#define PIANOLA_FC_SEGMENTS 24
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
 #define PIANOLA_ACT_F16 2
@@ -428,7 +429,7 @@ typedef struct pianola_halves_params {
 } pianola_halves_params;
 PIANOLA_ASSERT_SIZE(pianola_halves_params, 12);
 
-// gemm with an input that the kernel halves has written and with weights that it converts to float16. With 384 threads, the weights are float16, bfloat16 or tiled16; with fewer, they are rows of any type but float32. The bits of a row then depend neither on the other rows nor on the shape of a threadgroup's work.
+// gemm with an input that the kernel halves has written and with weights that it converts to float16. With 384 threads, the weights are float16, bfloat16 or tiled16; with fewer, they are rows of any type but float32. The bits of a row then depend neither on the other rows nor on the shape of a threadgroup's work. With segments, they are those of gemm_few.
 typedef struct pianola_gemm_halves_params {
     uint32_t in; // columns of W, a multiple of 8
     uint32_t out; // rows of W

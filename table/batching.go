@@ -50,6 +50,7 @@ func (v *validator) batching() {
 					a.specs[i] = 0 // where the positions are, not how they are computed
 				}
 				a.order, err = env.k.RowOrder(env)
+				a.kernel, a.specs = env.k.Form(a.kernel, a.specs)
 			}
 			if err != nil {
 				v.add(i, "batching: %v", err)

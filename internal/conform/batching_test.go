@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/batchtest"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
@@ -61,7 +62,7 @@ func TestProductRows(t *testing.T) {
 		t.Run(typ.String(), func(t *testing.T) {
 			t.Parallel()
 			elems, _ := typ.Block()
-			in, out := elems*max(2, (160+elems-1)/elems), 16
+			in, out := elems*max(2, (pick(rand.New(rand.NewPCG(uint64(i), 33)), 160, 700, 1100)+elems-1)/elems), 16
 			layout := dtype.Rows
 			if dtype.Tiled16.Has(typ, dtype.TileRows, uint64(elems)) {
 				layout = dtype.Tiled16
@@ -77,21 +78,31 @@ func TestProductRows(t *testing.T) {
 	}
 }
 
-// halvesRows tests gemm_halves, with the groups of rows of x that the compiler selects for one row and
-// for many.
+// halvesRows tests gemm_halves with the groups of rows of x that the compiler selects for one row and for
+// many: with one float16 term up to 32 rows are computed by gemm_few.
 func halvesRows(t *testing.T, e *emu.Program, m *matrix, layout dtype.Layout, rows int, r *rand.Rand) {
 	t.Helper()
 	x := normal(r, rows*m.in, 1)
+	act := uint32(decl.ActF16)
+	if layout == dtype.Rows && r.IntN(3) == 0 {
+		act = decl.ActF16x2
+	}
 	of := func(x []float32, rowGroup int) command {
 		n := len(x) / m.in
-		return command{
-			kernel: kernels.GEMMHalves, threads: 384, specs: []uint32{uint32(m.t), 0, decl.ActF16, uint32(layout)},
+		c := command{
+			kernel: kernels.GEMMHalves, threads: 384, specs: []uint32{uint32(m.t), 0, act, uint32(layout), one(act == decl.ActF16)},
 			params: kernels.GEMMHalvesParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out), Group: 128, RowGroup: uint32(rowGroup)},
 			second: pianolaSecond{rows: uint32(n)}, absent: []string{"b"},
-			input: map[string][]byte{"x": halvesOf(x, m.in, decl.ActF16), "w": m.bytes(layout)},
+			input: map[string][]byte{"x": halvesOf(x, m.in, act), "w": m.bytes(layout)},
 		}
+		if act == decl.ActF16 && n <= 32 {
+			c.kernel, c.threads, c.specs = kernels.GEMMFew, 256, c.specs[:4]
+			c.params = kernels.GEMMFewParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out)}
+			c.input["x"] = fewOf(c.input["x"], m.in)
+		}
+		return c
 	}
-	sameRow(t, e, rows, of(x, pick(r, 64, 128, 256)), func(row int) command { return of(x[row*m.in:][:m.in], 64) },
+	sameRow(t, e, rows, of(x, pick(r, 64, 128)), func(row int) command { return of(x[row*m.in:][:m.in], 64) },
 		kernels.GEMMHalvesBindY, 4*m.out, 4*m.out)
 }
 
@@ -189,7 +200,10 @@ func TestWholeBatching(t *testing.T) {
 // batching checks the rows of a case on the emulator.
 func (w *whole) batching(t *testing.T, p *emu.Program) error {
 	t.Helper()
-	w.change, w.changed = small, "small"
+	w.change, w.changed = func(c *chip.Chip) {
+		small(c)
+		c.BatchFew = c.Device == chip.CUDA
+	}, "small"
 	w.layers = 1
 	tab, src := w.compile(t)
 	m := load(t, emu.NewDevice(p, emu.DeviceOptions{Order: w.order, Seed: 1}), tab, src)

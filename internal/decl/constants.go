@@ -139,6 +139,7 @@ var (
 	constKV      = Constant{Name: "kv", Values: kvValues, Doc: "element type of the KV cache"}
 
 	constSequences  = Constant{Name: "sequences", Values: fromValues, Doc: "which sequences the rows belong to"}
+	constSegments   = Constant{Name: "segments", Flag: true, Doc: "1 if the sums of segments of the columns are added in order, as by gemm_few"}
 	constActivation = Constant{Name: "activation", Values: activationValues, Doc: "the activation function"}
 	constNorm       = Constant{Name: "norm", Flag: true, Doc: "1 if the sum is normalised"}
 )
@@ -148,7 +149,7 @@ var (
 var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
 	constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
-	constKV, constSinks, constActivation, constNorm, constLearned, constOver, constSequences,
+	constKV, constSinks, constActivation, constNorm, constLearned, constOver, constSequences, constSegments,
 }
 
 // Parameters of kernels that use the state of sequences.

@@ -192,6 +192,7 @@ type Kernel struct {
 	Chunk    bool       // computes a chunk by matrix instructions; the resident kernel of a GPU cannot contain it
 	Order    []string   // numbers that, besides the constants, determine the order in which a row's sums are added, each an Expr, which may name threads
 	Batching string     // condition under which the bits of a row do not depend on the number of rows, an Expr; "" means always
+	As       *As        // another form of the command, with the same bits; nil: none
 	Optional []string   // parameters, secondary fields and constants that text dumps omit if they are 0
 	Apple    *Body      // the body for Apple GPUs, if it differs from that for other GPUs
 
@@ -421,6 +422,37 @@ func (k *Kernel) Sums(i int, env Env) bool {
 	}
 	_, product := k.Spec(constAct.Name)
 	return b.Elem == KVType || b.Elem == WeightType && product
+}
+
+// As describes a form of a command that another kernel computes with the same bits. The kernel's other
+// constants have the same values.
+type As struct {
+	Kernel   string
+	Constant string // a constant of that kernel, which is 1
+}
+
+// Form returns the kernel and the constants of the form that stands for all forms of a command with the same
+// bits.
+func (k *Kernel) Form(id ID, values [MaxSpecs]uint32) (ID, [MaxSpecs]uint32) {
+	if k.As == nil {
+		return id, values
+	}
+	for i := range Kernels {
+		other := &Kernels[i]
+		if other.Name != k.As.Kernel {
+			continue
+		}
+		var form [MaxSpecs]uint32
+		for to, c := range other.Specs {
+			if c.Name == k.As.Constant {
+				form[to] = 1
+			} else if from, ok := k.Spec(c.Name); ok {
+				form[to] = values[from]
+			}
+		}
+		return ID(i), form
+	}
+	return id, values
 }
 
 // CheckBatching returns an error if the bits of a row depend on the number of rows.

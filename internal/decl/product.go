@@ -1,5 +1,7 @@
 package decl
 
+import "slices"
+
 import "strings"
 
 // embed declares the embedding look-up.
@@ -195,7 +197,7 @@ var addRMSNormHalves = Kernel{
 // of W.
 var gemmHalves = Kernel{
 	Name: "gemm_halves",
-	Doc:  "gemm with an input that the kernel halves has written and with weights that it converts to float16. With 384 threads, the weights are float16, bfloat16 or tiled16; with fewer, they are rows of any type but float32. The bits of a row then depend neither on the other rows nor on the shape of a threadgroup's work.",
+	Doc:  "gemm with an input that the kernel halves has written and with weights that it converts to float16. With 384 threads, the weights are float16, bfloat16 or tiled16; with fewer, they are rows of any type but float32. The bits of a row then depend neither on the other rows nor on the shape of a threadgroup's work. With segments, they are those of gemm_few.",
 	Grid: [3]string{"ceildiv(out,group)", "ceildiv(rows,row_group)", "1"},
 	Require: []string{
 		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "group >= 1", "group <= 128", "act == f16 || act == f16x2",
@@ -205,6 +207,7 @@ var gemmHalves = Kernel{
 		"spread <= ceildiv(out,group)*ceildiv(rows,row_group)", "threads == 384 || spread == 0",
 		"weights == tiled16 || wtype == F16 || wtype == BF16 || threads != 384 && wtype != F32",
 		"weights == rows || act == f16 && group % 16 == 0 && threads == 384",
+		"!segments || threads == 384 && act == f16 && group == 128 && row_group <= 128 && spread == 0",
 	},
 	Bindings: []Binding{
 		{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: "rows*" + halvesRow, Doc: halvesDoc},
@@ -225,13 +228,17 @@ var gemmHalves = Kernel{
 		{"spread", U32, "a threadgroup computes only 64 rows of W where no more threadgroups than these are needed"},
 	},
 	Second:   []Second{secondRows},
-	Specs:    []Constant{constWType, constBias, constAct, constMatrix},
+	Specs:    slices.Concat(halvesSpecs, []Constant{constSegments}),
+	Optional: []string{"segments"},
 	Worker:   "(rows+2)*(4*in + 64)", // the input as float32, and a row of W as blocks and as float32
 	TGMem:    "199680",
 	Chunk:    true,
 	Batching: "spread == 0", // threadgroups of 64 rows of W add the columns in another order
 	Apple:    &Body{If: "threads != 384", TGMem: tileTGMem},
 }
+
+// halvesSpecs are the constants of gemm_halves and gemm_few.
+var halvesSpecs = []Constant{constWType, constBias, constAct, constMatrix}
 
 // tileTGMem is the threadgroup memory of products with SIMD-group matrices, in bytes: two stages, each with
 // 32 columns of W and of x as float16.
@@ -249,8 +256,9 @@ var gemmFew = Kernel{
 	Bindings: append([]Binding{{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: fewRows + "*" + halvesRow, Doc: fewDoc}}, gemmHalves.Bindings[1:]...),
 	Params:   gemmHalves.Params[:3],
 	Second:   []Second{secondRows},
-	Specs:    gemmHalves.Specs,
+	Specs:    halvesSpecs,
 	Worker:   gemmHalves.Worker,
+	As:       &As{Kernel: "gemm_halves", Constant: "segments"},
 	TGMem:    "weights == tiled16 ? 114688 : 205312", // 8 rings
 	Chunk:    true,
 }

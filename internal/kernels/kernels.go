@@ -946,10 +946,11 @@ const (
 
 // Specialisation constants of gemm_halves.
 const (
-	GEMMHalvesSpecWType   = 0 // weight type, a dtype.Type
-	GEMMHalvesSpecBias    = 1 // 1 if a bias is added
-	GEMMHalvesSpecAct     = 2 // activation type of the product
-	GEMMHalvesSpecWeights = 3 // layout of the weights, a dtype.Layout
+	GEMMHalvesSpecWType    = 0 // weight type, a dtype.Type
+	GEMMHalvesSpecBias     = 1 // 1 if a bias is added
+	GEMMHalvesSpecAct      = 2 // activation type of the product
+	GEMMHalvesSpecWeights  = 3 // layout of the weights, a dtype.Layout
+	GEMMHalvesSpecSegments = 4 // 1 if the sums of segments of the columns are added in order, as by gemm_few
 )
 
 // GEMMHalvesParams are the parameters of gemm_halves.

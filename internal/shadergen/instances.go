@@ -118,6 +118,13 @@ var tiled = append(fix("wtype", quantised...), mlx...).and("act", decl.ActQ8).an
 // of the files.
 var rows = slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows))
 
+// segments is the name of a constant. Entries for which it is 0 do not have it in their names.
+const segments = "segments"
+
+// few are the assignments of gemm_few.
+var few = append(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16).and("weights", uint32(dtype.Rows)),
+	fix("wtype", expanded...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16))...)
+
 // embedded are the assignments of embed.
 var embedded = append(slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("weights", uint32(dtype.Rows)),
 	append(fix("wtype", quantised...), mlx...).and("weights", uint32(dtype.Tiled16))...)
@@ -127,10 +134,9 @@ var instances = []compiled{
 	{kernel: "gemv", fixed: append(slices.Clone(rows), tiled...).below("input", decl.InputScaled).below("output", decl.OutputGated)},
 	{kernel: "gemm", fixed: append(rows, tiled...)},
 	{kernel: "expert_gemv", fixed: append(slices.Clone(rows), tiled...)},
-	{kernel: "gemm_halves", fixed: append(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16, decl.ActF16x2).and("weights", uint32(dtype.Rows)),
-		fix("wtype", expanded...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16))...)},
-	{kernel: "gemm_few", fixed: append(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16).and("weights", uint32(dtype.Rows)),
-		fix("wtype", expanded...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16))...)},
+	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16, decl.ActF16x2).and("weights", uint32(dtype.Rows)).and(segments, 0),
+		fix("wtype", expanded...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16)).and(segments, 0), few.and(segments, 1))},
+	{kernel: "gemm_few", fixed: few},
 	{kernel: "embed", fixed: embedded.pooled(embedded)},
 	{kernel: "attn", fixed: append(slices.Concat(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16),
 		fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)).and("sinks", 0), fix("kv", decl.KVF16, decl.KVQ8).and("sinks", 1)...).
@@ -154,7 +160,7 @@ var instances = []compiled{
 // configuration.
 var appleInstances = []compiled{
 	{kernel: "gemv", fixed: append(slices.Clone(rows), tiled...)},
-	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", append(floats[1:], quantised...)...), mlx, families(dtype.FP8)).and("weights", uint32(dtype.Rows)).and("act", decl.ActF16, decl.ActF16x2)},
+	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", append(floats[1:], quantised...)...), mlx, families(dtype.FP8)).and("weights", uint32(dtype.Rows)).and("act", decl.ActF16, decl.ActF16x2).and(segments, 0)},
 	{kernel: "attn_tile", fixed: slices.Concat(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16), fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)).and("act", decl.ActF32).pooled(fix("kv", decl.KVF16, decl.KVQ8).and("act", decl.ActF32))},
 }
 
@@ -213,7 +219,7 @@ func entriesOf(instances []compiled, name string) ([]shaders.Entry, error) {
 			if !slices.ContainsFunc(constants, func(c decl.Constant) bool { return c.Name == f.Name }) {
 				return nil, fmt.Errorf("instances of kernel %s: it has no constant %s", name, f.Name)
 			}
-			if f.Value == 0 && (f.Mask != 0 || f.Name == sequences) {
+			if f.Value == 0 && (f.Mask != 0 || f.Name == sequences || f.Name == segments) {
 				continue
 			}
 			parts = append(parts, fmt.Sprintf("%s%d", f.Name, f.Value))

@@ -37,6 +37,29 @@ PIANOLA_COUNTABLE int dot4(int a, int b, int acc) {
     for (int i = 0; i < 4; i++) acc += (int)x[i] * (int)y[i];
     return acc;
 }
+
+// product_sums are sums of products of float16 as NVIDIA's matrix units compute them: the products of 16
+// columns are added to c in one step, so that their order does not matter. x0 and x1 hold four columns of
+// two rows of the first matrix, y0 and y1 of two columns of the second.
+struct product_sums {
+    double of[4];
+    static double dot(uint2 x, uint2 y) {
+        typedef _Float16 pair __attribute__((ext_vector_type(2)));
+        double sum = 0;
+        for (int i = 0; i < 2; i++) {
+            const pair a = __builtin_bit_cast(pair, (uint)x[i]), b = __builtin_bit_cast(pair, (uint)y[i]);
+            sum += (double)a[0] * (double)b[0] + (double)a[1] * (double)b[1];
+        }
+        return sum;
+    }
+    void add(uint2 x0, uint2 x1, uint2 y0, uint2 y1) {
+        of[0] += dot(x0, y0);
+        of[1] += dot(x0, y1);
+        of[2] += dot(x1, y0);
+        of[3] += dot(x1, y1);
+    }
+    float4 plus(float4 c) const { return float4((float)(c.x + of[0]), (float)(c.y + of[1]), (float)(c.z + of[2]), (float)(c.w + of[3])); }
+};
 } // namespace shim
 
 namespace precise {
