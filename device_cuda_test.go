@@ -323,3 +323,32 @@ func TestModules(t *testing.T) {
 		t.Errorf("exact texts: %v", exact)
 	}
 }
+
+// TestCUDAParallel opens models with Options.Parallel on the NVIDIA device with a fake driver. The embedded
+// kernels must have an entry for every command of the programs for many sequences.
+func TestCUDAParallel(t *testing.T) {
+	for _, name := range []string{"testdata/tiny/llama", "testdata/tiny/qwen3"} {
+		for _, p := range []TableOptions{{LogProbs: true}, {KV: KVQ8, NoFuse: true}, {KVSinks: 4, KVWindow: 60}} {
+			drv, o := fakeCUDA(t)
+			mods := *cudaModules()
+			mods.Pooled, o.Modules = true, &mods
+			on, err := newCUDA(ModeRecord, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, err := OpenHeader(testmodels.Path(t, name), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Context, p.Sequences = 128, 9
+			m := &Model{h: h}
+			if err := m.openOn(context.Background(), on, Options{Parallel: 9, Table: p}); err != nil {
+				t.Fatalf("%s, %+v: %v", name, p, err)
+			}
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+			drv.Check()
+		}
+	}
+}

@@ -24,39 +24,49 @@ func TestParallel(t *testing.T) {
 			alone := open(t, "testdata/tiny/"+name, pianola.Options{Device: pianola.DeviceCPU, Threads: teamThreads, Table: table})
 			table.Pages = 12
 			m := open(t, "testdata/tiny/"+name, pianola.Options{Device: pianola.DeviceCPU, Threads: teamThreads, Parallel: 5, Table: table})
-			r := rand.New(rand.NewPCG(1, 2))
-			var all sync.WaitGroup
-			for i := range 30 {
-				ids := make([]int32, 1+r.IntN(120))
-				for j := range ids {
-					if ids[j] = int32(j + 1); i%2 == 0 || j > 70 {
-						ids[j] = 1 + r.Int32N(400)
-					}
-				}
-				o := pianola.GenerateOptions{MaxTokens: 1 + r.IntN(40)}
-				if i%3 == 0 {
-					o.Sampling = pianola.Sampling{Temperature: 0.9, Seed: 5, LogProbs: i % 2}
-				}
-				want := parallelTokens(t, t.Context(), alone, ids, o, -1, 0)
-				stop, slow := -1, time.Duration(0)
-				if i%4 == 0 {
-					stop = len(want) / 2
-				}
-				if i%5 == 0 {
-					slow = time.Millisecond
-				}
-				all.Go(func() {
-					got := parallelTokens(t, t.Context(), m, ids, o, stop, slow)
-					if stop >= 0 && len(want) > stop {
-						want = want[:stop+1]
-					}
-					if !slices.Equal(got, want) {
-						t.Errorf("generation %d: %v, want %v", i, got, want)
-					}
-				})
-			}
-			all.Wait()
+			checkParallel(t, alone, m, 30)
 		})
+	}
+}
+
+// checkParallel generates n times at once on a model with Options.Parallel and compares the tokens with those of
+// a model for batching. Both have a context of at least 256 positions.
+func checkParallel(t *testing.T, alone, m *pianola.Model, n int) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(1, 2))
+	var all sync.WaitGroup
+	for i := range n {
+		ids := make([]int32, 1+r.IntN(120))
+		for j := range ids {
+			if ids[j] = int32(j + 1); i%2 == 0 || j > 70 {
+				ids[j] = 1 + r.Int32N(400)
+			}
+		}
+		o := pianola.GenerateOptions{MaxTokens: 1 + r.IntN(40)}
+		if i%3 == 0 {
+			o.Sampling = pianola.Sampling{Temperature: 0.9, Seed: 5, LogProbs: i % 2}
+		}
+		want := parallelTokens(t, t.Context(), alone, ids, o, -1, 0)
+		stop, slow := -1, time.Duration(0)
+		if i%4 == 0 {
+			stop = len(want) / 2
+		}
+		if i%5 == 0 {
+			slow = time.Millisecond
+		}
+		all.Go(func() {
+			got := parallelTokens(t, t.Context(), m, ids, o, stop, slow)
+			if stop >= 0 && len(want) > stop {
+				want = want[:stop+1]
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("generation %d: %v, want %v", i, got, want)
+			}
+		})
+	}
+	all.Wait()
+	if l := m.Load(); l.Running+l.Waiting+l.UsedPages > 0 {
+		t.Errorf("after %d generations: %+v", n, l)
 	}
 }
 
@@ -212,4 +222,72 @@ func TestBatchGenerate(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestParallelLeaks leaves generations at random.
+func TestParallelLeaks(t *testing.T) {
+	o := pianola.Options{Device: pianola.DeviceCPU, Parallel: 4, Queue: 1 << 20, Table: pianola.TableOptions{Context: 512, Pages: 20}}
+	checkLeaks(t, open(t, "testdata/tiny/llama", o), 8, 6)
+}
+
+// checkLeaks forks, cancels and ends generations at random, n times in each of some goroutines. Afterwards no page
+// is in use, and the memory is what it was.
+func checkLeaks(t *testing.T, m *pianola.Model, goroutines, n int) {
+	t.Helper()
+	before := m.Memory()
+	var all sync.WaitGroup
+	for worker := range goroutines {
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(worker), 3))
+			for range n {
+				if err := leaves(t.Context(), m, r); err != nil && !errors.Is(err, errEnough) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if l, after := m.Load(), m.Memory(); l.Running+l.Waiting+l.UsedPages > 0 || after != before {
+		t.Errorf("%+v, memory %+v, before %+v", l, after, before)
+	}
+}
+
+// errEnough is the cause of a cancelled generation.
+var errEnough = errors.New("enough")
+
+// leaves starts a generation that is left, cancelled or forked at a random token.
+func leaves(ctx context.Context, m *pianola.Model, r *rand.Rand) (err error) {
+	s, err := m.NewSession(pianola.SessionOptions{IgnoreStops: true, ChainTime: time.Duration(1+r.IntN(10)) * time.Millisecond})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ids := make([]int32, 1+r.IntN(200))
+	for i := range ids {
+		ids[i] = int32(i + 1)
+	}
+	stop, how, n := 1+r.IntN(30), r.IntN(4), 0
+	for _, err := range s.GenerateIDs(ctx, ids, pianola.GenerateOptions{MaxTokens: 40}) {
+		if err != nil {
+			return err
+		}
+		if n++; n < stop {
+			continue
+		}
+		if how < 2 {
+			break
+		}
+		cancel(errEnough)
+	}
+	if how != 1 {
+		return nil
+	}
+	f, err := s.Fork()
+	if err != nil {
+		return err
+	}
+	_, _, err = f.Chain(context.Background(), 5)
+	return errors.Join(err, f.Close())
 }

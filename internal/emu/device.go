@@ -526,6 +526,7 @@ func (d *Device) command(s *deviceSession, c int, step *table.Step, block []byte
 	do.Second = d.t.Cmds[c].Second
 	d.t.Cmds[c].Apply(step, &do.Second)
 	copy(do.Step[:], block)
+	do.Behind = block[table.StepSize:]
 	for i, b := range l.bindings {
 		if b.slot != table.NoSlot {
 			do.Buffers[i] = s.mem[b.slot][b.from:b.to:b.to]

@@ -1,0 +1,81 @@
+package e2e_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/synth"
+	"github.com/pianola-engine/pianola/internal/testmodels"
+)
+
+// onParallelGPU skips the test if there is no NVIDIA GPU, or if Open refuses Options.Parallel there: the constant
+// pooledOnGPU in device_cuda.go decides that.
+func onParallelGPU(t *testing.T) {
+	t.Helper()
+	onGPU(t)
+	m, err := pianola.Open(t.Context(), testmodels.Path(t, "testdata/tiny/llama"), pianola.Options{Device: "cuda", Parallel: 2})
+	if err != nil && strings.Contains(err.Error(), "not supported on this device yet") {
+		t.Skip("pooledOnGPU in device_cuda.go is false")
+	}
+	if err == nil {
+		err = m.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// parallelOnGPU generates n times at once on a model with Options.Parallel, with few pages, and compares the
+// tokens and log-probabilities with those of a model for batching on the same GPU. The memory must not grow.
+func parallelOnGPU(t *testing.T, path string, mode pianola.Mode, o pianola.TableOptions, n int) {
+	t.Helper()
+	o.Context, o.Batching, o.LogProbs = 256, true, true
+	alone := open(t, path, pianola.Options{Device: "cuda", Mode: mode, Table: o})
+	o.Pages = 70
+	m := open(t, path, pianola.Options{Device: "cuda", Mode: mode, Parallel: 40, Queue: n, Table: o})
+	before := m.Memory()
+	checkParallel(t, alone, m, n)
+	if after := m.Memory(); after != before {
+		t.Errorf("mode %s, %+v: memory %+v, before %+v", mode, o, after, before)
+	}
+}
+
+// TestGPUParallel generates in many sessions of models with Options.Parallel: in every mode, for families with
+// windows, soft caps, experts and learned sink logits, for every kind of KV cache, and for types of weights.
+// All bits must be those of a model for batching.
+func TestGPUParallel(t *testing.T) {
+	onParallelGPU(t)
+	for _, mode := range gpuModes {
+		for _, o := range []pianola.TableOptions{{}, {KV: pianola.KVQ8}, {KVSinks: 4, KVWindow: 60}, {NoFuse: true}, {Exact: true}} {
+			t.Run(fmt.Sprintf("%s %+v", mode, o), func(t *testing.T) { parallelOnGPU(t, "testdata/gopher-q8_0.gguf", mode, o, 100) })
+		}
+	}
+	for i, path := range []string{
+		"testdata/tiny/llama", "testdata/tiny/qwen3", "testdata/tiny/mistral", "testdata/tiny/gemma2", "testdata/tiny/gemma3_text",
+		"testdata/variants/gpt_oss", "testdata/variants/qwen3_moe", "testdata/variants/llama_hd80", "testdata/variants/olmo2",
+	} {
+		t.Run(path, func(t *testing.T) {
+			parallelOnGPU(t, path, gpuModes[i%2], pianola.TableOptions{}, 60)
+		})
+	}
+	for i, quant := range []string{"F16", "BF16", "Q8_0", "Q4_0", "Q4_K_M", "MXFP4"} {
+		t.Run(quant, func(t *testing.T) {
+			path := synthetic(t, "gopher", quant, func(s *synth.Shape) { s.Layers, s.Hidden, s.FFN, s.HeadDim = 2, 1024, 2304, 128 })
+			parallelOnGPU(t, path, gpuModes[i%2], pianola.TableOptions{}, 60)
+		})
+	}
+}
+
+// TestGPUParallelInvariance makes 2,000 requests of a model with Options.Parallel.
+func TestGPUParallelInvariance(t *testing.T) {
+	onParallelGPU(t)
+	parallelOnGPU(t, "testdata/gopher-q8_0.gguf", pianola.ModeRecord, pianola.TableOptions{}, 2000)
+}
+
+// TestGPUParallelLeaks leaves generations at random.
+func TestGPUParallelLeaks(t *testing.T) {
+	onParallelGPU(t)
+	checkLeaks(t, open(t, "testdata/gopher-q8_0.gguf", pianola.Options{Device: "cuda", Parallel: 24, Queue: 1 << 20, Table: pianola.TableOptions{Context: 512, Pages: 60}}), 32, 60)
+}
