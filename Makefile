@@ -21,6 +21,8 @@
 # race        the packages with goroutines pass under the race detector
 # stress      concurrent tests pass 50 times beside busy loops: STRESS is a package,
 #             RUN a pattern
+# soak        a model for many sequences at full load for SOAK, 30m; SOAKFLAGS are
+#             flags of TestSoak, such as -soak-device cuda
 # fuzz        fuzzes every target, FUZZTIME each
 #
 # metallib    compiles the GPU kernels for embedding; needs a Mac with Xcode
@@ -41,7 +43,7 @@ FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
 TOOL = $$(go -C internal/tools tool -n $(1))
 
-.PHONY: check test race stress exhaustive sizes test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit metallib golden goldens-bundle gen api fuzz bench bench-peer peer-quantize fmt vet lint scripts mac-report ranks generated api-check cross
+.PHONY: check test race stress soak exhaustive sizes test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit metallib golden goldens-bundle gen api fuzz bench bench-peer peer-quantize fmt vet lint scripts mac-report ranks generated api-check cross
 
 # make -j2 check runs two targets at a time: many are single-threaded.
 check: fmt sizes vet lint scripts ranks api-check softmetal exhaustive cross generated test-arm64 darwinkit
@@ -121,6 +123,10 @@ stress:
 	@mkdir -p build && CGO_ENABLED=1 go test -race -c -o build/stress.test $(STRESS)
 	@for i in 1 2 3; do (while :; do :; done) & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; \
 	cd $(STRESS) && $(CURDIR)/build/stress.test -test.run '$(RUN)' -test.count 50 -test.timeout 20m
+
+SOAK ?= 30m
+soak:
+	go test -count=1 -timeout 0 -run TestSoak -v ./internal/e2e -soak $(SOAK) $(SOAKFLAGS)
 
 # Under qemu tests take several times as long: three packages, and two small models. The CPU called
 # max has i8mm, and the other one does not.

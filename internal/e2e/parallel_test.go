@@ -88,7 +88,7 @@ func parallelTokens(t *testing.T, ctx context.Context, m *pianola.Model, ids []i
 			t.Error(err)
 			break
 		}
-		out = append(out, fmt.Sprint(tok.ID, tok.LogProb))
+		out = append(out, tokenText(tok))
 		if len(out) == stop+1 {
 			break
 		}
@@ -99,6 +99,9 @@ func parallelTokens(t *testing.T, ctx context.Context, m *pianola.Model, ids []i
 	}
 	return out
 }
+
+// tokenText returns a token and its log-probability as text.
+func tokenText(tok pianola.Token) string { return fmt.Sprint(tok.ID, tok.LogProb) }
 
 // TestParallelEnds checks the errors of a model with Options.Parallel: of a cancelled generation, of
 // Close during a generation, and of options that it does not support.
