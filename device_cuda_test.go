@@ -22,7 +22,7 @@ import (
 func fakeCUDA(t *testing.T) (*fake.Driver, cuda.Options) {
 	t.Helper()
 	drv := fake.New(t)
-	m := &cuda.Modules{Texts: []cuda.Text{{Name: "all", Arch: 70, Read: func() ([]byte, error) { return fake.PTX(fake.Kernels()...), nil }}}}
+	m := &cuda.Modules{Pooled: true, Texts: []cuda.Text{{Name: "all", Arch: 70, Read: func() ([]byte, error) { return fake.PTX(fake.Kernels()...), nil }}}}
 	for _, k := range fake.Kernels() {
 		m.Instances = append(m.Instances, cuda.Instance{Kernel: k, Text: "all", Entry: k})
 	}
@@ -184,15 +184,17 @@ func TestCUDAChip(t *testing.T) {
 // TestCUDAPlan compares plans with what the NVIDIA device allocates, on a fake driver.
 func TestCUDAPlan(t *testing.T) {
 	for mode, more := range map[Mode]uint64{"encode": 0, "record": 0, "resident": 64 << 10} { // resident: command arrays
-		drv, o := fakeCUDA(t)
-		planned(t, testmodels.Path(t, "testdata/tiny/qwen2"), func() *target {
-			on, err := newCUDA(mode, o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return on
-		}, Options{Table: TableOptions{Context: 300}}, more)
-		drv.Check()
+		for _, options := range []Options{{Table: TableOptions{Context: 300}}, {Parallel: 5, Table: TableOptions{Context: 300, Sequences: 5, LogProbs: true}}} {
+			drv, o := fakeCUDA(t)
+			planned(t, testmodels.Path(t, "testdata/tiny/qwen2"), func() *target {
+				on, err := newCUDA(mode, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return on
+			}, options, more)
+			drv.Check()
+		}
 	}
 }
 

@@ -134,6 +134,35 @@ func TestPooledBound(t *testing.T) {
 	}
 }
 
+// TestPooledPieces decodes a batch whose tokens take longer than a command buffer may. They are cut between
+// commands, and the tokens are the same.
+func TestPooledPieces(t *testing.T) {
+	m := sequences(t)
+	for _, mode := range metal.Modes() {
+		checked(t)
+		var got [2][]byte
+		for i, bound := range []time.Duration{time.Minute, 2 * time.Millisecond} {
+			o := options(t, mode)
+			o.ChainTime = bound
+			d, id := prepared(t, o, m)
+			for range 2 { // the first makes the cost known
+				b := batchtest.NewChain(m.t, id, 2, 4, 3)
+				got[i] = b.Ring(2, 5)
+				calls, _, _ := counted(t, d, &b.Submission)
+				if b.Row(0).Count != 4 || b.Row(1).Count != 3 || i == 1 && calls["commit"] <= 4 {
+					t.Errorf("%s, %v: %+v, %d command buffers", mode, bound, b.Row(0), calls["commit"])
+				}
+			}
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if !bytes.Equal(got[0], got[1]) {
+			t.Errorf("%s: tokens %d in pieces, %d whole", mode, got[1], got[0])
+		}
+	}
+}
+
 // TestPooledMoves copies pages between submissions. A sequence continues with the copy as the first one did.
 func TestPooledMoves(t *testing.T) {
 	checked(t)
