@@ -2,9 +2,13 @@ package replay_test
 
 import (
 	"context"
+	"errors"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pianola-engine/pianola/compiler"
@@ -20,6 +24,13 @@ import (
 func fakeCUDA(t testing.TB, mode string) *cuda.Device {
 	t.Helper()
 	drv := fake.New(t)
+	t.Cleanup(drv.Check) // runs after Close
+	return onFake(t, drv, mode)
+}
+
+// onFake returns the CUDA device on a fake driver.
+func onFake(t testing.TB, drv *fake.Driver, mode string) *cuda.Device {
+	t.Helper()
 	m := &cuda.Modules{Pooled: true, Texts: []cuda.Text{{Name: "all", Arch: 90, Exact: true, Read: func() ([]byte, error) { return fake.PTX(fake.Kernels()...), nil }}}}
 	for _, k := range fake.Kernels() {
 		m.Instances = append(m.Instances, cuda.Instance{Kernel: k, Text: "all", Entry: k})
@@ -28,7 +39,6 @@ func fakeCUDA(t testing.TB, mode string) *cuda.Device {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(drv.Check) // runs after Close
 	return dev
 }
 
@@ -116,6 +126,85 @@ func TestParallelCUDA(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestParallelFaults plays random scripts on a model for many sequences while driver calls fail. Scripts end with
+// the fault or have the tokens that they have without; afterwards no page is in use, and unless the device is
+// lost, other scripts succeed.
+func TestParallelFaults(t *testing.T) {
+	o := compiler.Options{Context: 256, LogProbs: true, Batching: true}
+	reference := loadedOn(t, fakeCUDA(t, "record"), "h200", "llama", 48, o)
+	o.Sequences, o.Pages = 4, 12
+	r := rand.New(rand.NewPCG(8, 9))
+	var scripts []*script
+	var wants [][]result
+	for range 6 {
+		sc := randomScript(r, 512)
+		want, err := sc.play(t.Context(), session(t, reference, replay.SessionOptions{}), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scripts, wants = append(scripts, sc), append(wants, want)
+	}
+	drv := fake.New(t)
+	var m *replay.Model
+	lost, failed, whole := 0, 0, 0
+	for range exhaustive.Pick(200, 8) {
+		if m == nil {
+			m = parallelOn(t, onFake(t, drv, "record"), "h200", "llama", o, replay.LoadOptions{Queue: 100})
+		}
+		for _, fails := range []bool{true, false} {
+			if fails {
+				drv.FailAt(1+r.IntN(500), 2)
+			}
+			faulty := playAll(t, m, scripts, wants)
+			drv.FailAt(0, 0)
+			failed += faulty
+			whole += len(scripts) - faulty
+			if l := m.Occupancy(); l.Running+l.Waiting+l.UsedPages > 0 {
+				t.Fatalf("after a fault: %+v", l)
+			}
+			if !fails && faulty > 0 { // the device is lost
+				lost++
+				if err := m.Close(); err != nil && !errors.Is(err, cuda.ErrOutOfMemory) {
+					t.Error(err)
+				}
+				m = nil
+			}
+		}
+	}
+	t.Logf("%d scripts failed and %d did not; the device was lost %d times", failed, whole, lost)
+	if failed == 0 || whole == 0 {
+		t.Error("the test proves nothing")
+	}
+}
+
+// playAll plays scripts at once and returns the number of those that fail.
+func playAll(t *testing.T, m *replay.Model, scripts []*script, wants [][]result) (failed int) {
+	t.Helper()
+	var all sync.WaitGroup
+	var faults atomic.Int64
+	for i, sc := range scripts {
+		all.Go(func() {
+			s, err := m.NewSession(replay.SessionOptions{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			got, err := sc.play(t.Context(), s, nil)
+			switch {
+			case err != nil:
+				faults.Add(1)
+				if !errors.Is(err, cuda.ErrOutOfMemory) {
+					t.Errorf("script %d: %v", i, err)
+				}
+			case !slices.Equal(got, wants[i]):
+				t.Errorf("script %d: %v, want %v", i, got, wants[i])
+			}
+		})
+	}
+	all.Wait()
+	return int(faults.Load())
 }
 
 // TestCUDAAgrees replays tables on the CUDA device, without a GPU, and on the CPU. Prompts of

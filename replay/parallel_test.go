@@ -77,11 +77,9 @@ func (sc *script) play(ctx context.Context, s *replay.Session, r *rand.Rand) (al
 			if err != nil {
 				return nil, err
 			}
-			if _, _, err := s.Chain(ctx, 5); err != nil {
-				return nil, err
-			}
-			if err := s.Close(); err != nil {
-				return nil, err
+			_, _, err = s.Chain(ctx, 5)
+			if err = errors.Join(err, s.Close()); err != nil {
+				return nil, errors.Join(err, f.Close())
 			}
 			s = f
 		}

@@ -125,7 +125,7 @@ func TestPooledBound(t *testing.T) {
 		b := batchtest.NewChain(m.t, id, 0, n, n)
 		calls, _, _ := counted(t, d, &b.Submission)
 		fit := max(1, int(o.ChainTime/2/one)) // tokens
-		if got, most := calls["commit"], 2*((n+fit-1)/fit)+1; got < 1 || got > most {
+		if got, most := calls["commit"], 4*((n+fit-1)/fit)+2; got < 1 || got > most {
 			t.Errorf("%s: %d command buffers for %d tokens of %v, want at most %d", mode, got, n, one, most)
 		}
 		if err := d.Close(); err != nil {
