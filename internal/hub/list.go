@@ -1,0 +1,144 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+const (
+	maxFiles = 100_000 // files of a repository
+	maxPages = 1000    // pages of a listing
+	maxSize  = 1 << 43 // bytes of a file
+)
+
+// File is a file of a repository.
+type File struct {
+	Name string
+	Size int64
+	Hash string // the SHA-256 of a file in large file storage, else the Git hash; also the blob's name
+}
+
+// treeEntry is an element of the answer of the API's tree request.
+type treeEntry struct {
+	Type string
+	Path string
+	OID  string
+	Size int64
+	LFS  *struct {
+		OID  string
+		Size int64
+	}
+}
+
+// file checks the entry and returns it as a File.
+func (e *treeEntry) file() (File, error) {
+	f := File{e.Path, e.Size, e.OID}
+	valid := gitHash
+	if e.LFS != nil {
+		f.Size, f.Hash, valid = e.LFS.Size, strings.TrimPrefix(e.LFS.OID, "sha256:"), sha256Hash
+	}
+	switch {
+	case !valid.MatchString(f.Hash):
+		return f, fmt.Errorf("%s: the listing has no valid hash", f.Name)
+	case f.Size < 0 || f.Size > maxSize:
+		return f, fmt.Errorf("%s: the listing has the size %d", f.Name, f.Size)
+	}
+	return f, nil
+}
+
+// url returns an address below the endpoint. path is escaped already.
+func (s *session) url(path string) (*url.URL, error) { return url.Parse(s.base.String() + path) }
+
+// commit asks the server for the commit of the ID's revision.
+func (s *session) commit(ctx context.Context, id ID) (string, error) {
+	u, err := s.url("/api/models/" + id.path() + "/revision/" + url.PathEscape(id.Revision))
+	if err != nil {
+		return "", err
+	}
+	var info struct{ SHA string }
+	if _, err := s.getJSON(ctx, u, &info); err != nil {
+		return "", err
+	}
+	if !gitHash.MatchString(info.SHA) {
+		return "", errors.New("the server's answer has no valid commit")
+	}
+	return info.SHA, nil
+}
+
+// list asks the server for the files of a commit.
+func (s *session) list(ctx context.Context, id ID, commit string) ([]File, error) {
+	u, err := s.url("/api/models/" + id.path() + "/tree/" + commit + "?recursive=true")
+	if err != nil {
+		return nil, err
+	}
+	var files []File
+	seen := map[string]bool{}
+	for range maxPages {
+		var page []treeEntry
+		header, err := s.getJSON(ctx, u, &page)
+		if err != nil {
+			return nil, err
+		}
+		if files, err = appendPage(files, page, seen); err != nil {
+			return nil, err
+		}
+		query, more := nextPage(header)
+		if !more {
+			return files, nil
+		}
+		// A mirror may name the hub itself in the link. Only its query is used.
+		next := *u
+		if next.RawQuery = query; next.RawQuery == u.RawQuery {
+			return nil, errors.New("a page of the listing is followed by itself")
+		}
+		u = &next
+	}
+	return nil, fmt.Errorf("the listing has more than %d pages", maxPages)
+}
+
+// appendPage appends the files of a page to files. seen has the names so far.
+func appendPage(files []File, page []treeEntry, seen map[string]bool) ([]File, error) {
+	for _, e := range page {
+		if e.Type != "file" {
+			continue
+		}
+		if err := checkName(e.Path); err != nil {
+			if !fs.ValidPath(e.Path) {
+				return nil, err
+			}
+			continue // a legal name that some file system cannot store
+		}
+		f, err := e.file()
+		if err != nil {
+			return nil, err
+		}
+		if seen[f.Name] || len(files) == maxFiles {
+			return nil, fmt.Errorf("the listing has %.100q twice, or more than %d files", f.Name, maxFiles)
+		}
+		seen[f.Name] = true
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+// nextLink matches the link to the next page in the header Link of RFC 8288.
+var nextLink = regexp.MustCompile(`<([^<>]*)>[^<>,]*;\s*rel="?next"?\s*($|[,;])`)
+
+// nextPage returns the query of the next page.
+func nextPage(h http.Header) (query string, more bool) {
+	m := nextLink.FindStringSubmatch(strings.Join(h.Values("Link"), ", "))
+	if m == nil {
+		return "", false
+	}
+	u, err := url.Parse(m[1])
+	if err != nil || u.RawQuery == "" {
+		return "", false
+	}
+	return u.RawQuery, true
+}
