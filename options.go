@@ -68,6 +68,10 @@ type Options struct {
 	// BudgetSessions is the number of sessions that MemoryBudget is for; 0 means 1.
 	BudgetSessions int
 
+	// Hub lets Open accept the id of a model of the hub, such as org/name:Q4_K_M, as Resolve does; a
+	// local path still takes precedence. Its Events are not used. nil selects local paths only.
+	Hub *HubOptions
+
 	// Events receives the progress of Open; it may be nil. It is called from one goroutine
 	// at a time, never after Open has returned, and Open waits for it.
 	Events func(Event)

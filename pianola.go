@@ -188,8 +188,8 @@ type Model struct {
 }
 
 // Open maps a model's files, compiles its table and loads it on a device. path is a .gguf file, a
-// .safetensors file or a Hugging Face directory. If ctx ends before the model is ready, Open
-// releases everything and returns the cause.
+// .safetensors file or a Hugging Face directory, and with Options.Hub also the id of a model of
+// the hub. If ctx ends before the model is ready, Open releases everything and returns the cause.
 //
 // The error is the cause of ctx, a *DeviceError, *ValueError, *RollError, *BudgetError,
 // *TokenizerSizeError or *weights.NotFiniteError, or ErrNoPlan if the device does not support
@@ -197,6 +197,13 @@ type Model struct {
 func Open(ctx context.Context, path string, o Options) (*Model, error) {
 	start := time.Now()
 	life := newLifecycle(o.Events)
+	if o.Hub != nil {
+		local, err := o.Hub.resolve(ctx, life, path)
+		if err != nil {
+			return nil, err
+		}
+		path = local
+	}
 	if err := life.enter(ctx, StateOpening, ""); err != nil {
 		return nil, life.fail(err)
 	}
@@ -457,6 +464,9 @@ type State string
 // The states, in the order in which Open goes through them. Open ends in StateReady and returns a
 // model, or ends in StateFailed from any other state.
 const (
+	// StateDownloading finds a model of the hub in the cache or downloads it, with Options.Hub.
+	StateDownloading State = "downloading"
+
 	StateOpening State = "opening" // reading the headers of the files
 	StateLoading State = "loading" // reading the tokenizer, compiling the table, uploading weights
 	StateLoaded  State = "loaded"  // the weights are where the device uses them
@@ -464,13 +474,14 @@ const (
 	StateFailed  State = "failed"  // an error ended Open, and everything was released
 )
 
-// Stage is a part of StateLoading or StateLoaded.
+// Stage is a part of StateDownloading, StateLoading or StateLoaded.
 type Stage string
 
-// The stages, in order. StageWarm belongs to StateLoaded, the others to StateLoading. StageCheck,
-// StageTouch and StageUpload report progress in bytes, with an event every few megabytes; the
-// others have one event when they begin.
+// The stages, in order. StageDownload belongs to StateDownloading, StageWarm to StateLoaded, the
+// others to StateLoading. StageDownload, StageCheck, StageTouch and StageUpload report progress in
+// bytes, with an event every few megabytes; the others have one event when they begin.
 const (
+	StageDownload  Stage = "download"  // downloads the files that the cache lacks; Done includes what earlier runs downloaded
 	StageTokenizer Stage = "tokenizer" // reads the tokenizer
 	StageCompile   Stage = "compile"   // compiles the table, or decodes a roll
 	StageCheck     Stage = "check"     // checks all tensors, if Options.CheckWeights is set
