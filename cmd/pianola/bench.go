@@ -73,7 +73,7 @@ func (f *benchFlags) run(cmd *cobra.Command, path string) (err error) {
 	}
 	if need := f.positions(); o.Table.Context == 0 && o.Roll == nil && need > compiler.DefaultContext {
 		o.Table.Context = need
-	} else if err := enough(path, &o, need); err != nil {
+	} else if err := enough(cmd, path, &o, need); err != nil {
 		return err
 	}
 	m, err := openModel(cmd, path, o)

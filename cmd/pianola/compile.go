@@ -59,6 +59,9 @@ func (f *compileFlags) run(cmd *cobra.Command, path string) error {
 	if err != nil {
 		return err
 	}
+	if path, err = modelPath(cmd, path); err != nil {
+		return err
+	}
 	h, err := pianola.OpenHeader(path, nil)
 	if err != nil {
 		return err

@@ -90,6 +90,9 @@ func (f *writeFlags) convert(cmd *cobra.Command, path string) (err error) {
 	if f.typ != "" && (err != nil || mix.Base.Quantized()) {
 		return usage(cmd, "--type %s: must be one of %s; use pianola quantize for other types", f.typ, strings.Join(plainTypes, ", "))
 	}
+	if path, err = modelPath(cmd, path); err != nil {
+		return err
+	}
 	m, err := convert.Open(path)
 	if err != nil {
 		return err

@@ -58,7 +58,7 @@ func (f *evalFlags) run(cmd *cobra.Command, path string) (err error) {
 		return err
 	}
 	o.Table.AllLogits = f.allLogits
-	if err := enough(path, &o, len(ids)+f.tokens); err != nil {
+	if err := enough(cmd, path, &o, len(ids)+f.tokens); err != nil {
 		return err
 	}
 	m, err := openModel(cmd, path, o)

@@ -27,12 +27,16 @@ cannot run, it prints the known part and the reason.`,
 		Example: "  pianola info testdata/gopher-q8_0.gguf",
 		Args:    exactly(1, "info needs a MODEL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := inspect(args[0], kv)
+			path, err := modelPath(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			res, err := inspect(path, kv)
 			if err != nil {
 				return err
 			}
 			if check {
-				if res.NotFinite, err = checkFile(cmd, args[0]); err != nil {
+				if res.NotFinite, err = checkFile(cmd, path); err != nil {
 					return err
 				}
 			}
@@ -42,7 +46,7 @@ cannot run, it prints the known part and the reason.`,
 				err = res.write(cmd.OutOrStdout())
 			}
 			if err == nil && len(res.NotFinite) > 0 {
-				err = &weights.NotFiniteError{Path: args[0], Tensors: res.NotFinite}
+				err = &weights.NotFiniteError{Path: path, Tensors: res.NotFinite}
 			}
 			return err
 		},

@@ -158,6 +158,7 @@ func TestExamples(t *testing.T) {
 	if err := os.Symlink(data, filepath.Join(dir, "testdata")); err != nil {
 		t.Skipf("examples need testdata in the working directory, and this system makes no link to it: %v", err)
 	}
+	gopherHub(t)
 	t.Chdir(dir)
 	root := newRoot()
 	for _, c := range append(root.Commands(), root) {

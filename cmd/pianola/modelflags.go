@@ -148,9 +148,13 @@ func readRoll(path string) ([]byte, error) {
 // enough selects a longer context for a LongRoPE model, whose default context is the length up to
 // which its short factors hold. It does so if the command needs more positions than that and
 // neither --ctx nor --roll was given.
-func enough(path string, o *pianola.Options, need int) error {
+func enough(cmd *cobra.Command, path string, o *pianola.Options, need int) error {
 	if o.Table.Context != 0 || o.Roll != nil {
 		return nil
+	}
+	path, err := modelPath(cmd, path)
+	if err != nil {
+		return err
 	}
 	h, err := pianola.OpenHeader(path, o.Architectures)
 	if err != nil {
@@ -164,6 +168,10 @@ func enough(path string, o *pianola.Options, need int) error {
 
 // openModel loads a model and shows a progress bar.
 func openModel(cmd *cobra.Command, path string, o pianola.Options) (*pianola.Model, error) {
+	path, err := modelPath(cmd, path)
+	if err != nil {
+		return nil, err
+	}
 	p := newProgress(cmd.ErrOrStderr(), "loading", true)
 	defer p.finish()
 	o.Events = func(e pianola.Event) { p.set(string(e.Stage), e.Done, e.Total) }

@@ -43,7 +43,11 @@ session holds the pools of all sequences.`,
 					return fmt.Errorf("--budget %q: %w", budget, err)
 				}
 			}
-			p, err := pianola.Plan(args[0], o)
+			path, err := modelPath(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			p, err := pianola.Plan(path, o)
 			var over *pianola.BudgetError
 			if err != nil && !errors.As(err, &over) {
 				return err

@@ -62,6 +62,9 @@ func (f *quantizeFlags) run(cmd *cobra.Command, path string) (err error) {
 	if o.Output, err = matrixType(cmd, "output-tensor-type", f.output); err != nil {
 		return err
 	}
+	if path, err = modelPath(cmd, path); err != nil {
+		return err
+	}
 	m, err := convert.Open(path)
 	if err != nil {
 		return err

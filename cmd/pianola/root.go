@@ -41,7 +41,8 @@ func newRoot() *cobra.Command {
 		Use:   "pianola",
 		Short: "Decode with transformer models by replaying dispatch tables",
 		Long: `Pianola compiles a model's forward pass into a dispatch table and replays it
-for every token. MODEL is a .gguf file or a Hugging Face directory.`,
+for every token. MODEL is a .gguf file, a Hugging Face directory, or the ID of a model of
+the Hugging Face Hub, such as org/name:Q4_K_M.`,
 		Example:       "  pianola run testdata/gopher-q8_0.gguf -p 'func main() {'",
 		Version:       version(),
 		SilenceErrors: true,
@@ -61,7 +62,7 @@ for every token. MODEL is a .gguf file or a Hugging Face directory.`,
 	})
 	root.AddCommand(
 		newRun(), newChat(), newEval(), newBench(), newPPL(), newInfo(), newPlan(), newCompile(), newDump(),
-		newDiff(), newCheck(), newProfile(), newCost(), newSynth(), newConvert(), newQuantize(), newDevices(),
+		newDiff(), newCheck(), newProfile(), newCost(), newSynth(), newPull(), newConvert(), newQuantize(), newDevices(),
 	)
 	root.SetHelpCommand(newHelp(root))
 	return root

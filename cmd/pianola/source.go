@@ -46,6 +46,10 @@ func (s *tableSource) table(cmd *cobra.Command, path string) (*table.Table, erro
 			return t, s.flags.refuseRoll(cmd, names, fmt.Sprintf("requires a model; %s is a roll, which is compiled already", path))
 		}
 	}
+	path, err = modelPath(cmd, path)
+	if err != nil {
+		return nil, err
+	}
 	h, err := pianola.OpenHeader(path, nil)
 	if err != nil {
 		return nil, err

@@ -56,7 +56,7 @@ func (m *Model) readHF(dir *weights.Directory) error {
 	return m.verify(v.Config)
 }
 
-// name returns the model's name, which is the name of its directory.
+// name returns the model's name, which is the name of its directory or of its repository.
 func (m *Model) name() string {
 	path, err := filepath.Abs(m.path)
 	if err != nil {
@@ -64,6 +64,11 @@ func (m *Model) name() string {
 	}
 	if strings.HasSuffix(path, ".json") || strings.HasSuffix(path, ".safetensors") {
 		path = filepath.Dir(path)
+	}
+	if snapshots := filepath.Dir(path); filepath.Base(snapshots) == "snapshots" { // of the hub's cache
+		if _, name, ok := strings.Cut(strings.TrimPrefix(filepath.Base(filepath.Dir(snapshots)), "models--"), "--"); ok {
+			return strings.ToValidUTF8(name, "?")
+		}
 	}
 	return strings.ToValidUTF8(filepath.Base(path), "?")
 }
