@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -21,6 +22,7 @@ type benchFlags struct {
 	benchfmt bool
 	latency  latencyFlags
 	serve    serveLoadFlags
+	batch    batchFlags
 }
 
 func newBench() *cobra.Command {
@@ -34,10 +36,11 @@ context. A chain is the tokens that one submission decodes. With --chain, -n is
 rounded up to whole chains; with several lengths, bench prints the decode rate of
 each.
 
-` + latencyHelp + "\n\n" + serveLoadHelp,
+` + latencyHelp + "\n\n" + batchHelp + "\n\n" + serveLoadHelp,
 		Example: `  pianola bench testdata/gopher-q8_0.gguf
   pianola bench testdata/gopher-q8_0.gguf --latency --svg latency.svg
   pianola bench testdata/gopher-q8_0.gguf --chain 1,2,4,8,16,32,64,128 -p 0
+  pianola bench testdata/gopher-q8_0.gguf --batch 1,8,32
   pianola bench testdata/gopher-q8_0.gguf --serve-load --clients 1,8,32 --parallel 32`,
 		Args: exactly(1, "bench needs a MODEL"),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
@@ -53,6 +56,7 @@ each.
 	fs.BoolVar(&f.json, "json", false, "print one JSON object, or one for each chain length")
 	fs.BoolVar(&f.benchfmt, "benchfmt", false, "print lines in Go's benchmark format, for benchstat")
 	f.latency.register(cmd)
+	f.batch.register(cmd)
 	f.serve.register(cmd)
 	f.model.register(cmd)
 	return cmd
@@ -71,6 +75,9 @@ func (f *benchFlags) run(cmd *cobra.Command, path string) (err error) {
 		o.Parallel = f.serve.parallel
 		o.Queue = max(1024, 4*f.serve.parallel)
 	}
+	if f.batch.on() {
+		o.Parallel = slices.Max(f.batch.rows) + 1 // see batchRun
+	}
 	if need := f.positions(); o.Table.Context == 0 && o.Roll == nil && need > compiler.DefaultContext {
 		o.Table.Context = need
 	} else if err := enough(cmd, path, &o, need); err != nil {
@@ -83,6 +90,9 @@ func (f *benchFlags) run(cmd *cobra.Command, path string) (err error) {
 	defer closeAfter(&err, m)
 	if f.serve.on {
 		return f.serve.measure(cmd, m, f, filepath.Base(filepath.Clean(path)))
+	}
+	if f.batch.on() {
+		return f.batch.measure(cmd, m, f, filepath.Base(filepath.Clean(path)))
 	}
 	return f.measure(cmd, m, filepath.Base(filepath.Clean(path)))
 }
@@ -110,7 +120,7 @@ func (f *benchFlags) check(cmd *cobra.Command) error {
 	if len(f.chains) > 1 && f.o.Decode == 0 {
 		return fmt.Errorf("--chain: several lengths require -n of at least 1, because only decode rates are printed")
 	}
-	return errors.Join(f.latency.check(cmd, f), f.serve.check(cmd, f))
+	return errors.Join(f.latency.check(cmd, f), f.batch.check(cmd, f), f.serve.check(cmd, f))
 }
 
 // positions returns the number of positions that the longest run needs.
@@ -125,6 +135,9 @@ func (f *benchFlags) positions() int {
 	if f.latency.on {
 		l := f.latency.options(f)
 		n = max(n, l.Positions())
+	}
+	if f.batch.on() {
+		n = max(n, gatePrompt+1)
 	}
 	return n
 }

@@ -203,7 +203,8 @@ func (l *serveLoad) run(ctx context.Context) error {
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
-			wg.Go(func() { l.request(ctx, due) })
+			arrived := due
+			wg.Go(func() { l.request(ctx, arrived) })
 		}
 	} else {
 		left := make(chan struct{}, n)

@@ -35,6 +35,33 @@ func TestServeLoad(t *testing.T) {
 	}
 }
 
+// TestBenchBatch measures sequences that decode together.
+func TestBenchBatch(t *testing.T) {
+	type result struct {
+		Rows        int
+		Prompt      int       `json:"prompt_tokens"`
+		Tokens      int       `json:"tokens"`
+		PrefillTokS []float64 `json:"pp_tok_s"`
+		DecodeTokS  []float64 `json:"tg_tok_s"`
+		Together    float64   `json:"rows_together"`
+	}
+	args := []string{"bench", gopher, "-p", "20", "-n", "100", "-r", "2", "--batch"}
+	res := decode[result](t, succeed(t, append(args, "3", "--json")...).stdout)
+	if res.Rows != 3 || res.Prompt != 20 || res.Tokens != 100 || len(res.PrefillTokS) != 2 || len(res.DecodeTokS) != 2 || res.DecodeTokS[0] <= 0 || res.Together < 1 || res.Together > 3 {
+		t.Errorf("%+v", res)
+	}
+	if text := succeed(t, append(args, "1,2")...).stdout; strings.Count(text, "\n") != 4 || !strings.Contains(text, "rows together") {
+		t.Errorf("%q", text)
+	}
+	for _, c := range []struct{ args, want string }{
+		{"--batch 0", "--batch 0: must be 1 to 4096"}, {"--batch 2 --serve-load", "exclude each other"}, {"--batch 2 -n 0", "requires -p and -n of at least 1"},
+	} {
+		if out := runCommand(t, append([]string{"bench", gopher}, strings.Fields(c.args)...)...); !strings.Contains(out.stderr, c.want) || out.status == 0 {
+			t.Errorf("%s: status %d, %q, want %q", c.args, out.status, out.stderr, c.want)
+		}
+	}
+}
+
 // TestServeLoadUsage checks the errors of the flags.
 func TestServeLoadUsage(t *testing.T) {
 	for _, c := range []struct{ args, want string }{

@@ -57,7 +57,7 @@ func symbol(k *decl.Kernel, values []uint32) string {
 	}
 	var parts []string
 	for i, c := range k.Specs {
-		if c.Name != "sequences" || values[i] != 0 { // ordinary tables have no sequences
+		if c.Name != "sequences" && c.Name != "segments" || values[i] != 0 { // ordinary tables have neither
 			parts = append(parts, fmt.Sprint(c.Name, values[i]))
 		}
 	}
