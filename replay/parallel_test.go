@@ -194,6 +194,21 @@ func TestParallelInvariance(t *testing.T) {
 	}
 }
 
+// TestParallelShortChunks plays random scripts on a device that limits the rows of a chunk.
+func TestParallelShortChunks(t *testing.T) {
+	testInvariance(t, 8, compiler.Options{}, func(o compiler.Options) *replay.Model {
+		if o.Sequences == 0 {
+			return loadedOnThreads(t, 1, "llama", 48, o)
+		}
+		dev, err := cpu.New(cpu.Options{Threads: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		most := func(_, position int) int { return max(1, 7-position/16) }
+		return parallelOn(t, paced{dev, most}, "cpu", "llama", o, replay.LoadOptions{Queue: 100})
+	})
+}
+
 // testInvariance plays n random scripts on a model for many sequences and on a table for batching, which
 // open opens.
 func testInvariance(t *testing.T, n int, o compiler.Options, open func(o compiler.Options) *replay.Model) {

@@ -381,13 +381,18 @@ func (p *pool) chunk(s *batch.Submission, c *batch.Chunk, to *batch.Result) erro
 	if to.Skipped = p.halt.Load(); to.Skipped {
 		return nil
 	}
-	runs := []Run{run(p.m.prefill(c.Rows), c.At, c.Rows, 0)}
+	var runs []Run
+	rows := 0 // of the last run
+	for at, end := c.At, c.At+c.Rows; at < end; at += rows {
+		rows = p.m.chunk(at, end-at) // the device may want fewer rows at a time
+		runs = append(runs, run(p.m.prefill(rows), at, rows, 0))
+	}
 	p.reads = p.reads[:0]
 	var chosen []byte
 	if c.Last {
 		choice := c.Settings.(*choice)
 		head := []int{p.m.programs.head, p.m.programs.sampleHead, p.m.programs.rankedHead}[choice.program()]
-		runs = append(runs, run(head, c.At+c.Rows-1, 1, c.Rows-1))
+		runs = append(runs, run(head, c.At+c.Rows-1, 1, rows-1))
 		chosen = p.read(&batch.Row{Number: c.Number, Position: c.At + c.Rows - 1, Settings: c.Settings}, 1, to)
 	}
 	r, err := p.submit(s, runs...)

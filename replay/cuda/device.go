@@ -65,6 +65,7 @@ type Device struct {
 	patch    kernel
 	programs []program
 	overlap  bool // a kernel may begin before the preceding one has ended
+	pooled   bool // the table is pooled
 	// Used by mode resident: the interpreter of each program; nil for programs that are replayed
 	// as graphs.
 	interpreters []*interpreter

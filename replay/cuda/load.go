@@ -12,6 +12,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/cuda/ptx"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -75,6 +76,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 		return m, err
 	}
 	d.table = t
+	_, d.pooled = sequence.Of(t.Header.Options, int(t.Header.Context))
 	return m, d.exec.start()
 }
 

@@ -48,10 +48,14 @@ func (m record) prepare(d *Device, s *session) error {
 }
 
 // early reports whether a program is prepared when a session gets its caches. This is so for
-// the programs of greedy decoding. Programs that sample, verify a draft, or return
+// all programs of a pooled table, whose only session has all requests, and else for the programs of
+// greedy decoding. Programs that sample, verify a draft, or return
 // log-probabilities or the results of all rows are prepared when a session first uses them,
 // because most sessions never do.
 func (d *Device) early(program int) bool {
+	if d.pooled {
+		return true
+	}
 	f := d.table.Programs[program].Flags
 	if f&(table.FlagSamples|table.FlagRanks|table.FlagAdvances) != 0 {
 		return false

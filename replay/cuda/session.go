@@ -84,7 +84,7 @@ func (d *Device) fill(s *session) (size uint64, err error) {
 	if size, err = d.slots(&s.own, t, table.ScopeSession, s.mem); err != nil {
 		return 0, err
 	}
-	if s.stage, err = d.newStage(&s.own, t); err != nil {
+	if s.stage, err = d.newStage(&s.own); err != nil {
 		return 0, err
 	}
 	_, step, _ := t.Slot(table.SlotStep) // Load has checked that there is one

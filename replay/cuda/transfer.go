@@ -8,9 +8,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
 	"github.com/pianola-engine/pianola/internal/device"
-	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/replay"
-	"github.com/pianola-engine/pianola/table"
 )
 
 const (
@@ -36,9 +34,9 @@ type stage struct {
 // span is a range that contains the sorted reads from first to end-1, in the buffer from at on.
 type span struct{ first, end, at int }
 
-// newStage returns the stage of a session of a table, which is nil unless the table is pooled.
-func (d *Device) newStage(o *owned, t *table.Table) (s *stage, err error) {
-	if _, pooled := sequence.Of(t.Header.Options, int(t.Header.Context)); !pooled {
+// newStage returns the stage of a session, which is nil unless the table is pooled.
+func (d *Device) newStage(o *owned) (s *stage, err error) {
+	if !d.pooled {
 		return nil, nil
 	}
 	s = &stage{drv: d.drv}
