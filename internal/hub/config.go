@@ -23,11 +23,11 @@ type Client struct {
 	Token    string // the access token, or ""
 	Offline  bool   // uses the cache only
 
-	// Progress receives the number of bytes that are done, including those of earlier runs. It is
-	// called from one goroutine at a time.
+	// Progress receives the number of bytes that are done, including those of earlier runs. Waiting is
+	// called when another process is downloading a file that is needed. One of the two is called at
+	// a time, from one goroutine.
 	Progress func(done, total uint64)
-	// Waiting is called when another process is downloading a file that is needed.
-	Waiting func(file string)
+	Waiting  func(file string)
 
 	Connections int           // connections at once; 8
 	Piece       int64         // bytes of a range; depends on the size of a file

@@ -25,6 +25,16 @@ type meter struct {
 	mu                sync.Mutex
 	done, total, told int64
 	tell              func(done, total uint64)
+	waiting           func(file string)
+}
+
+// waits reports that another process is downloading a file.
+func (m *meter) waits(file string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.waiting != nil {
+		m.waiting(file)
+	}
 }
 
 // add counts n bytes, which are negative if they have to be downloaded again.
@@ -77,11 +87,7 @@ var errNoRanges = errors.New("the server does not support ranges")
 
 // fetch downloads a file and makes its blob, unless it is there or another process makes it.
 func (s *session) fetch(ctx context.Context, r *repository, commit string, f File, m *meter) error {
-	unlock, err := r.lock(ctx, f.Hash, func() {
-		if s.Waiting != nil {
-			s.Waiting(f.Name)
-		}
-	})
+	unlock, err := r.lock(ctx, f.Hash, func() { m.waits(f.Name) })
 	if err != nil {
 		return err
 	}
@@ -165,7 +171,7 @@ func (d *download) open(ctx context.Context, ranges string) (*http.Response, fun
 		return nil, nil, context.Cause(ctx)
 	}
 	release := func() { <-d.slots }
-	resp, err := d.get(ctx, d.url, ranges)
+	resp, err := d.do(ctx, http.MethodGet, d.url, ranges)
 	if err != nil {
 		release()
 		return nil, nil, err

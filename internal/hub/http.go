@@ -63,10 +63,10 @@ func (t *temporary) Unwrap() error { return t.err }
 
 var errStalled = errors.New("the server sends nothing")
 
-// get sends a request and follows redirects. Only requests to the endpoint's origin have the token,
+// do sends a request and follows redirects, for HEAD until one has the header X-Linked-Etag. Only requests to the endpoint's origin have the token,
 // and none does after a redirect to another origin. The body ends with an error when no byte comes
 // for a while.
-func (s *session) get(ctx context.Context, u *url.URL, ranges string) (*http.Response, error) {
+func (s *session) do(ctx context.Context, method string, u *url.URL, ranges string) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stall := cmp.Or(s.Stall, 30*time.Second)
 	timer := time.AfterFunc(stall, func() { cancel(errStalled) })
@@ -74,14 +74,14 @@ func (s *session) get(ctx context.Context, u *url.URL, ranges string) (*http.Res
 	home := true
 	for range maxRedirects {
 		home = home && sameOrigin(u, s.base)
-		resp, err := s.send(ctx, u, ranges, home)
+		resp, err := s.send(ctx, method, u, ranges, home)
 		if err != nil {
 			stop()
 			return nil, err
 		}
 		s.answered.Store(true)
 		next, err := redirect(resp)
-		if next == nil && err == nil {
+		if err == nil && (next == nil || method == http.MethodHead && resp.Header.Get(linkedHash) != "") {
 			resp.Body = &watchedBody{ReadCloser: resp.Body, ctx: ctx, timer: timer, stall: stall, stop: stop}
 			return resp, nil
 		}
@@ -97,8 +97,8 @@ func (s *session) get(ctx context.Context, u *url.URL, ranges string) (*http.Res
 }
 
 // send sends one request.
-func (s *session) send(ctx context.Context, u *url.URL, ranges string, home bool) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+func (s *session) send(ctx context.Context, method string, u *url.URL, ranges string, home bool) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +226,7 @@ func (s *session) check(resp *http.Response) error {
 		return fail(text+": the token does not give access", ErrGated)
 	case code == http.StatusNotFound && reason == "RevisionNotFound":
 		return fail("the repository has no such revision", ErrNotFound)
-	case code == http.StatusNotFound:
+	case code == http.StatusNotFound, code == http.StatusMethodNotAllowed:
 		return fail("the server has no such repository, revision or file", ErrNotFound)
 	case code == http.StatusRequestedRangeNotSatisfiable:
 		return fail(text, ErrContent)
@@ -287,7 +287,7 @@ func (s *session) retry(ctx context.Context, attempt func() (progress bool, err 
 // getJSON decodes an answer of the API into v and returns its header.
 func (s *session) getJSON(ctx context.Context, u *url.URL, v any) (header http.Header, err error) {
 	err = s.retry(ctx, func() (bool, error) {
-		resp, err := s.get(ctx, u, "")
+		resp, err := s.do(ctx, http.MethodGet, u, "")
 		if err != nil {
 			return false, err
 		}

@@ -185,6 +185,40 @@ func TestPull(t *testing.T) {
 	}
 }
 
+// TestNoTree pulls from a mirror whose listings have names only.
+func TestNoTree(t *testing.T) {
+	s := hubtest.New(t)
+	s.NoTree = true
+	s.Token = "hf_token"
+	s.Add("org/hf", hfFiles())
+	s.Add("org/gguf", map[string][]byte{"m-Q8_0.gguf": noise(1, 300<<10), "m-Q4_0.gguf": nil})
+	c := client(t, s)
+	c.Token = "hf_token"
+	for _, id := range []string{"org/hf", "org/gguf:Q8_0"} {
+		path := pull(t, c, s, id)
+		s.Sent()
+		if again := pull(t, c, s, id); again != path || s.Sent() != 0 {
+			t.Errorf("%s is pulled again to %s", id, again)
+		}
+		if found, err := c.Cached(mustParse(t, id)); err != nil || found != path {
+			t.Errorf("Cached(%s) is %s, %v", id, found, err)
+		}
+	}
+	if leaked := s.Leaked(); leaked != nil {
+		t.Errorf("the storage server received %q", leaked)
+	}
+	s.Change(func() {
+		s.Intercept = func(w http.ResponseWriter, r *http.Request) bool {
+			w.Header().Set("Etag", `"../../x"`)
+			return r.Method == http.MethodHead
+		}
+	})
+	c = client(t, s)
+	c.Token = "hf_token"
+	_, err := c.Pull(t.Context(), mustParse(t, "org/gguf:Q8_0"))
+	wantError(t, err, "no valid hash")
+}
+
 // TestUpdate moves a branch. Resolve keeps to the cached commit, Pull follows, and files that did
 // not change are not downloaded again.
 func TestUpdate(t *testing.T) {

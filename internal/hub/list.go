@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -30,10 +31,12 @@ type treeEntry struct {
 	Path string
 	OID  string
 	Size int64
-	LFS  *struct {
-		OID  string
-		Size int64
-	}
+	LFS  *lfsEntry
+}
+
+type lfsEntry struct {
+	OID  string
+	Size int64
 }
 
 // file checks the entry and returns it as a File.
@@ -55,24 +58,85 @@ func (e *treeEntry) file() (File, error) {
 // url returns an address below the endpoint. path is escaped already.
 func (s *session) url(path string) (*url.URL, error) { return url.Parse(s.base.String() + path) }
 
-// commit asks the server for the commit of the ID's revision.
-func (s *session) commit(ctx context.Context, id ID) (string, error) {
-	u, err := s.url("/api/models/" + id.path() + "/revision/" + url.PathEscape(id.Revision))
-	if err != nil {
-		return "", err
-	}
-	var info struct{ SHA string }
-	if _, err := s.getJSON(ctx, u, &info); err != nil {
-		return "", err
-	}
-	if !gitHash.MatchString(info.SHA) {
-		return "", errors.New("the server's answer has no valid commit")
-	}
-	return info.SHA, nil
+// revision is the answer of the API's revision request.
+type revision struct {
+	SHA      string
+	Siblings []struct{ RFilename string }
 }
 
-// list asks the server for the files of a commit.
-func (s *session) list(ctx context.Context, id ID, commit string) ([]File, error) {
+// list asks the server for the commit of the ID's revision and for its files.
+func (s *session) list(ctx context.Context, id ID) (commit string, files []File, err error) {
+	u, err := s.url("/api/models/" + id.path() + "/revision/" + url.PathEscape(id.Revision))
+	if err != nil {
+		return "", nil, err
+	}
+	var info revision
+	if _, err := s.getJSON(ctx, u, &info); err != nil {
+		return "", nil, err
+	}
+	if !gitHash.MatchString(info.SHA) {
+		return "", nil, errors.New("the server's answer has no valid commit")
+	}
+	files, err = s.tree(ctx, id, info.SHA)
+	if errors.Is(err, ErrNotFound) && len(info.Siblings) > 0 {
+		files, err = info.files() // some mirrors have no tree request
+	}
+	return info.SHA, files, err
+}
+
+// files returns the files with their names only.
+func (r *revision) files() ([]File, error) {
+	page := make([]treeEntry, len(r.Siblings))
+	for i, f := range r.Siblings {
+		page[i] = treeEntry{Type: "file", Path: f.RFilename, OID: unknownHash}
+	}
+	files, err := appendPage(nil, page, map[string]bool{})
+	for i := range files {
+		files[i].Hash = ""
+	}
+	return files, err
+}
+
+// unknownHash stands for the hash of a file of which only the name is known.
+var unknownHash = strings.Repeat("0", 40)
+
+// linkedHash is the header with the hash of a file in large file storage.
+const linkedHash = "X-Linked-Etag"
+
+// describe asks the server for the size and the hash of a file of which only the name is known.
+func (s *session) describe(ctx context.Context, id ID, commit string, f *File) error {
+	u, err := s.fileURL(id, commit, f.Name)
+	if err != nil {
+		return err
+	}
+	return s.retry(ctx, func() (bool, error) {
+		resp, err := s.do(ctx, http.MethodHead, u, "")
+		if err != nil {
+			return false, err
+		}
+		defer resp.Body.Close()
+		e := treeEntry{Path: f.Name, OID: entityTag(resp.Header.Get("Etag")), Size: resp.ContentLength}
+		if linked := resp.Header.Get(linkedHash); linked != "" {
+			e.OID = entityTag(linked)
+			if e.Size, err = strconv.ParseInt(resp.Header.Get("X-Linked-Size"), 10, 64); err != nil {
+				return false, errors.New("the server's answer has no valid size")
+			}
+		} else if err := s.check(resp); err != nil {
+			return false, err
+		}
+		if sha256Hash.MatchString(e.OID) {
+			e.LFS = &lfsEntry{e.OID, e.Size}
+		}
+		*f, err = e.file()
+		return false, err
+	})
+}
+
+// entityTag returns the value of an entity tag.
+func entityTag(s string) string { return strings.Trim(strings.TrimPrefix(s, "W/"), `"`) }
+
+// tree asks the server for the files of a commit.
+func (s *session) tree(ctx context.Context, id ID, commit string) ([]File, error) {
 	u, err := s.url("/api/models/" + id.path() + "/tree/" + commit + "?recursive=true")
 	if err != nil {
 		return nil, err

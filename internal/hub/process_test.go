@@ -45,6 +45,27 @@ func child(t *testing.T, s *hubtest.Server, c *Client) *exec.Cmd {
 	return cmd
 }
 
+// TestWaiting pulls a file that another client is downloading. The second client says that it waits.
+func TestWaiting(t *testing.T) {
+	s := hubtest.New(t)
+	s.Pause = 10 * time.Millisecond
+	s.Add("org/m", map[string][]byte{"m-Q8_0.gguf": noise(1, 100<<10)})
+	first := client(t, s)
+	second := *first
+	waits := make(chan string, 10)
+	second.Waiting = func(file string) { waits <- file }
+	done := make(chan error)
+	first.Progress = func(uint64, uint64) {
+		first.Progress = nil
+		go func() { _, err := second.Pull(t.Context(), ID{"org", "m", "", "main"}); done <- err }()
+		<-waits
+	}
+	pull(t, first, s, "org/m")
+	if err := <-done; err != nil || s.Sent() != 100<<10 {
+		t.Errorf("the second client: %v", err)
+	}
+}
+
 // TestTwoProcesses pulls one model in three processes at once. Each file is transferred once.
 func TestTwoProcesses(t *testing.T) {
 	s := hubtest.New(t)

@@ -66,11 +66,7 @@ func (c *Client) pull(ctx context.Context, id ID) (string, error) {
 		return "", err
 	}
 	defer s.http.CloseIdleConnections()
-	commit, err := s.commit(ctx, id)
-	if err != nil {
-		return "", err
-	}
-	files, err := s.list(ctx, id, commit)
+	commit, files, err := s.list(ctx, id)
 	if err != nil {
 		return "", err
 	}
@@ -108,9 +104,11 @@ func (s *session) addShards(ctx context.Context, r *repository, commit string, m
 		if f.Name != model.index {
 			continue
 		}
-		if err := s.fetchAll(ctx, r, commit, []File{f}); err != nil {
+		one := []File{f}
+		if err := s.fetchAll(ctx, r, commit, one); err != nil {
 			return err
 		}
+		f = one[0]
 		at := blobPath(f.Hash)
 		if !r.has(at, f.Size) {
 			at = snapshotPath(commit, f.Name)
@@ -129,10 +127,23 @@ func (s *session) addShards(ctx context.Context, r *repository, commit string, m
 	return nil
 }
 
-// fetchAll downloads the files that the cache lacks, after it has checked the free space.
+// fetchAll downloads the files that the cache lacks, after it has checked the free space. It completes
+// files of which only the name is known.
 func (s *session) fetchAll(ctx context.Context, r *repository, commit string, files []File) error {
+	err := each(ctx, len(files), maxFilesAtOnce, func(ctx context.Context, i int) (err error) {
+		if files[i].Hash == "" {
+			err = s.describe(ctx, r.id, commit, &files[i])
+		}
+		if err != nil {
+			err = fmt.Errorf("%s: %w", files[i].Name, err)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
 	var missing []File
-	m := &meter{tell: s.Progress}
+	m := &meter{tell: s.Progress, waiting: s.Waiting}
 	need := uint64(spareSpace)
 	seen := map[string]bool{} // two names may have the same content
 	for _, f := range files {

@@ -49,6 +49,7 @@ type Behaviour struct {
 	PageSize int    // entries of a page; 0 selects 1000
 	Token    string // the token that every request needs, or ""
 	NoRanges bool   // files are sent whole
+	NoTree   bool   // listings have names only
 
 	// Intercept may answer a request in place of the server. It then reports true.
 	Intercept func(w http.ResponseWriter, r *http.Request) bool
@@ -186,6 +187,17 @@ func (r *Repository) entries() []Entry {
 	return append(list, r.Also...)
 }
 
+// siblings returns the listing with names only.
+func (r *Repository) siblings() []map[string]string {
+	list := []map[string]string{}
+	for _, e := range r.entries() {
+		if e.Type == "file" {
+			list = append(list, map[string]string{"rfilename": e.Path})
+		}
+	}
+	return list
+}
+
 func refuse(w http.ResponseWriter, code int, reason string) {
 	w.Header().Set("X-Error-Code", reason)
 	w.Header().Set("X-Error-Message", reason+" of the test server")
@@ -237,6 +249,7 @@ func (s *Server) serveHub(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Linked-Size", strconv.Itoa(len(b)))
 		http.Redirect(w, r, s.Storage.URL+"/"+id+"/"+url.PathEscape(name)+"?Signature=secret", http.StatusFound)
 	default:
+		w.Header().Set("Etag", strconv.Quote(Hash(name, b)))
 		s.send(w, r, do, name, b)
 	}
 }
@@ -249,8 +262,8 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, do Behaviour, 
 	case revision != "main" && revision != "refs%2Fpr%2F1" && revision != repo.Commit:
 		refuse(w, http.StatusNotFound, "RevisionNotFound")
 	case what == "revision":
-		json.NewEncoder(w).Encode(map[string]any{"id": id, "sha": repo.Commit, "private": false, "siblings": []any{}})
-	case what == "tree":
+		json.NewEncoder(w).Encode(map[string]any{"id": id, "sha": repo.Commit, "private": false, "siblings": repo.siblings()})
+	case what == "tree" && !do.NoTree:
 		list, size := repo.entries(), do.PageSize
 		if size == 0 {
 			size = 1000
@@ -314,6 +327,9 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, do Behaviour, name
 	n := last + 1 - first
 	w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
 	w.WriteHeader(code)
+	if r.Method == http.MethodHead {
+		return
+	}
 	cut := int64(-1)
 	if do.Cut != nil {
 		cut = do.Cut(name, first, n)
