@@ -35,7 +35,11 @@ func (o *HubOptions) client(life *lifecycle) *hub.Client {
 	c := hub.FromEnvironment(os.Getenv)
 	c.Cache, c.Endpoint, c.Token = cmp.Or(o.CacheDir, c.Cache), cmp.Or(o.Endpoint, c.Endpoint), cmp.Or(o.Token, c.Token)
 	c.Offline = c.Offline || o.Offline
-	c.Progress = life.stage(StageDownload)
+	if c.Progress = life.stage(StageDownload); life != nil {
+		c.Waiting = func(file string) {
+			life.event(Event{Stage: StageDownload, Note: "another process is downloading " + file})
+		}
+	}
 	return c
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -47,6 +48,14 @@ func (p *progress) set(what string, done, total uint64) {
 			progressbar.OptionSetPredictTime(true))
 	}
 	_ = p.bar.Set64(int64(min(done, total))) // an error in drawing must not stop the work
+}
+
+// note shows a line above the bar.
+func (p *progress) note(text string) {
+	if p.w != nil {
+		p.finish()
+		fmt.Fprintln(p.w, "pianola:", oneLine(text))
+	}
 }
 
 // finish removes the bar.

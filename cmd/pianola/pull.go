@@ -45,7 +45,13 @@ environment variables: HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE.`,
 // hubOptions returns the options for the hub, which show a progress bar. done removes the bar.
 func hubOptions(cmd *cobra.Command) (o pianola.HubOptions, done func()) {
 	p := newProgress(cmd.ErrOrStderr(), "downloading", true)
-	return pianola.HubOptions{Events: func(e pianola.Event) { p.set(string(e.Stage), e.Done, e.Total) }}, p.finish
+	events := func(e pianola.Event) {
+		if e.Note != "" {
+			p.note(e.Note)
+		}
+		p.set(string(e.Stage), e.Done, e.Total)
+	}
+	return pianola.HubOptions{Events: events}, p.finish
 }
 
 // modelPath returns the local path of a MODEL on the command line. It downloads a model of the hub
