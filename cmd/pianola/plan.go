@@ -17,27 +17,32 @@ import (
 func newPlan() *cobra.Command {
 	var f modelFlags
 	var budget string
-	sessions, asJSON := 1, false
+	sessions, parallel, asJSON := 1, 0, false
 	cmd := &cobra.Command{
 		Use:   "plan MODEL",
 		Short: "Plan the device memory of a model and its sessions without loading it",
 		Long: `Plan reads the header of a model but no weights. It prints the device memory of the
 model and its sessions at full context, for each kind of slot. With --budget it fails if
-the model needs more, and prints the longest context that fits. With --sequences one
-session holds the pools of all sequences.`,
-		Example: "  pianola plan testdata/gopher-q8_0.gguf --sessions 8 --ctx 1024 --budget 64M\n  pianola plan testdata/gopher-q8_0.gguf --sequences 64 --pages 500",
+the model needs more, and prints the longest context that fits. With --parallel the
+model decodes many sequences in one batch: one session holds the pools of all of them.
+Without --pages each of them has enough pages for its full context.`,
+		Example: "  pianola plan testdata/gopher-q8_0.gguf --sessions 8 --ctx 1024 --budget 64M\n  pianola plan testdata/gopher-q8_0.gguf --parallel 64 --pages 500",
 		Args:    exactly(1, "plan needs a MODEL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := atLeast(cmd, 1, "sessions", sessions); err != nil {
 				return err
 			}
-			if f.table.Sequences > 0 && sessions > 1 {
-				return usage(cmd, "--sequences and --sessions exclude each other")
+			if err := atLeast(cmd, 0, "parallel", parallel); err != nil {
+				return err
+			}
+			if parallel+f.table.Sequences > 0 && sessions > 1 || parallel > 0 && f.table.Sequences > 0 {
+				return usage(cmd, "--parallel, --sequences and --sessions exclude each other")
 			}
 			o, err := f.options(cmd)
 			if err != nil {
 				return err
 			}
+			o.Parallel = parallel
 			if o.BudgetSessions = sessions; budget != "" {
 				if o.MemoryBudget, err = parseBytes(budget); err != nil {
 					return fmt.Errorf("--budget %q: %w", budget, err)
@@ -53,6 +58,7 @@ session holds the pools of all sequences.`,
 				return err
 			}
 			res := newPlanResult(p, sessions)
+			res.Sequences = max(parallel, f.table.Sequences)
 			if over != nil {
 				res.Fits, res.Longest = false, over.Longest
 			}
@@ -66,6 +72,7 @@ session holds the pools of all sequences.`,
 	f.register(cmd)
 	f.table.registerSequences(cmd, "")
 	fs := cmd.Flags()
+	fs.IntVar(&parallel, "parallel", 0, "number of sequences that the model decodes together, as with Options.Parallel")
 	fs.IntVar(&sessions, "sessions", 1, "number of sessions, each at full context")
 	fs.StringVar(&budget, "budget", "", "fail if the total is larger than `BYTES`, such as 1500M or 24G (powers of 1024)")
 	fs.BoolVar(&asJSON, "json", false, "print one JSON object")
@@ -87,10 +94,13 @@ func parseBytes(s string) (uint64, error) {
 
 // planResult is the memory that a model needs, in bytes.
 type planResult struct {
-	Device   string     `json:"device"`
-	Mode     string     `json:"mode"`
-	Context  int        `json:"context"`
-	Sessions int        `json:"sessions"`
+	Device   string `json:"device"`
+	Mode     string `json:"mode"`
+	Context  int    `json:"context"`
+	Sessions int    `json:"sessions"`
+	// Sequences is the number of sequences whose pools a session holds, or 0.
+	Sequences int `json:"sequences,omitempty"`
+
 	Weights  uint64     `json:"weights"` // copied or repacked
 	Mapped   uint64     `json:"mapped"`  // weights used in place, in the mapped file
 	Executor uint64     `json:"executor"`
@@ -127,7 +137,11 @@ func newPlanResult(p *pianola.MemoryPlan, sessions int) *planResult {
 }
 
 func (r *planResult) write(w io.Writer) error {
-	fmt.Fprintf(w, "%s, mode %s, %d sessions of %d positions\n\n", r.Device, r.Mode, r.Sessions, r.Context)
+	what, n := "sessions", r.Sessions
+	if r.Sequences > 0 {
+		what, n = "sequences in one batch", r.Sequences
+	}
+	fmt.Fprintf(w, "%s, mode %s, %d %s of %d positions\n\n", r.Device, r.Mode, n, what, r.Context)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "slots\tmodel\tper session\ttotal")
 	left := planKind{Model: r.Weights + r.Mapped + r.Executor, Session: r.Session, Total: r.Total}

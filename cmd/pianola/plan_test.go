@@ -35,6 +35,15 @@ func TestPlan(t *testing.T) {
 	if !strings.Contains(o.stderr, "the memory budget is 67108864 bytes; a context of ") {
 		t.Errorf("standard error %q", o.stderr)
 	}
+	// 8 sequences with all pages that they can need have as much memory as 8 sessions.
+	many := decode[*planResult](t, succeed(t, "plan", gopher, "--device", "cpu", "-t", "1", "--parallel", "8", "--json").stdout)
+	few := decode[*planResult](t, succeed(t, "plan", gopher, "--device", "cpu", "-t", "1", "--parallel", "8", "--pages", "32", "--json").stdout)
+	if many.Sequences != 8 || many.Sessions != 1 || many.Session < 8*res.Session || many.Session > 9*res.Session || few.Session > many.Session/4 {
+		t.Errorf("%+v and %+v", many, few)
+	}
+	if o := runCommand(t, "plan", gopher, "--parallel", "8", "--sequences", "8"); o.status == 0 || !strings.Contains(o.stderr, "exclude each other") {
+		t.Errorf("status %d, %q", o.status, o.stderr)
+	}
 	for budget, want := range map[string]uint64{"1": 1, "3K": 3 << 10, "24G": 24 << 30, "1T": 1 << 40} {
 		if got, err := parseBytes(budget); err != nil || got != want {
 			t.Errorf("%s: %d, %v", budget, got, err)
