@@ -36,9 +36,7 @@ func (o *HubOptions) client(life *lifecycle) *hub.Client {
 	c.Cache, c.Endpoint, c.Token = cmp.Or(o.CacheDir, c.Cache), cmp.Or(o.Endpoint, c.Endpoint), cmp.Or(o.Token, c.Token)
 	c.Offline = c.Offline || o.Offline
 	if c.Progress = life.stage(StageDownload); life != nil {
-		c.Waiting = func(file string) {
-			life.event(Event{Stage: StageDownload, Note: "another process is downloading " + file})
-		}
+		c.Note = func(text string) { life.event(Event{Stage: StageDownload, Note: text}) }
 	}
 	return c
 }
@@ -46,7 +44,7 @@ func (o *HubOptions) client(life *lifecycle) *hub.Client {
 // Pull downloads a model of the hub, or brings the cache up to date, and returns a local path for
 // Open. id has the form org/name[:QUANT][@revision]. QUANT is a quantization such as Q4_K_M, a file
 // name, "gguf" or "safetensors"; docs/HUB.md describes the default. If the hub cannot be reached,
-// Pull returns the path of the model that the cache has.
+// Pull returns the path of the model that the cache has, and Event.Note has the reason.
 //
 // Every file is checked by its hash. Several processes may pull the same model, and a pull that was
 // interrupted continues where it was. The error is the cause of ctx, wraps one of the ErrHub

@@ -499,8 +499,8 @@ type Event struct {
 	Done, Total uint64 // bytes of the stage, or 0 and 0 if it does not count bytes
 
 	// Note is set in StateReady if the weights were not read into memory, because they are
-	// larger than the free memory, and in StageDownload if another process downloads a file. The
-	// call then waits for that process.
+	// larger than the free memory, and in StageDownload if the call waits for another process
+	// or uses the cache because the hub cannot be reached.
 	Note string
 	Err  error // in StateFailed, the error that Open returns
 }

@@ -152,7 +152,7 @@ func (r *repository) ref() (string, error) {
 		return "", err
 	}
 	commit := strings.TrimSpace(string(b))
-	if !gitHash.MatchString(commit) {
+	if !commitHash.MatchString(commit) {
 		return "", fmt.Errorf("refs/%s is damaged", r.id.Revision)
 	}
 	return commit, nil

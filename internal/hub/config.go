@@ -23,11 +23,11 @@ type Client struct {
 	Token    string // the access token, or ""
 	Offline  bool   // uses the cache only
 
-	// Progress receives the number of bytes that are done, including those of earlier runs. Waiting is
-	// called when another process is downloading a file that is needed. One of the two is called at
-	// a time, from one goroutine.
+	// Progress receives the number of bytes that are done, including those of earlier runs. Note
+	// receives a sentence about something that the user may want to know: a pull waits for another
+	// process, or the server cannot be reached. One of the two is called at a time.
 	Progress func(done, total uint64)
-	Waiting  func(file string)
+	Note     func(text string)
 
 	Connections int           // connections at once; 8
 	Piece       int64         // bytes of a range; depends on the size of a file

@@ -25,15 +25,15 @@ type meter struct {
 	mu                sync.Mutex
 	done, total, told int64
 	tell              func(done, total uint64)
-	waiting           func(file string)
+	note              func(text string)
 }
 
-// waits reports that another process is downloading a file.
-func (m *meter) waits(file string) {
+// say passes a sentence to note.
+func (m *meter) say(text string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.waiting != nil {
-		m.waiting(file)
+	if m.note != nil {
+		m.note(text)
 	}
 }
 
@@ -87,7 +87,7 @@ var errNoRanges = errors.New("the server does not support ranges")
 
 // fetch downloads a file and makes its blob, unless it is there or another process makes it.
 func (s *session) fetch(ctx context.Context, r *repository, commit string, f File, m *meter) error {
-	unlock, err := r.lock(ctx, f.Hash, func() { m.waits(f.Name) })
+	unlock, err := r.lock(ctx, f.Hash, func() { m.say("another process is downloading " + f.Name) })
 	if err != nil {
 		return err
 	}

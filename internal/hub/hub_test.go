@@ -627,8 +627,13 @@ func TestOffline(t *testing.T) {
 	}
 	c.Offline = false
 	s.Hub.Close()
+	note := ""
+	c.Note = func(text string) { note = text }
 	if found, err := c.Pull(t.Context(), mustParse(t, "org/hf")); err != nil || found != path {
 		t.Errorf("%s, %v", found, err)
+	}
+	if !strings.HasPrefix(note, "the hub cannot be reached: ") || !strings.HasSuffix(note, "; using the model in the cache") {
+		t.Errorf("note %q", note)
 	}
 	_, err = c.Pull(t.Context(), mustParse(t, "org/other"))
 	wantError(t, err, "the hub cannot be reached", ErrOffline)

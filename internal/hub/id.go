@@ -36,6 +36,7 @@ var (
 	quantPattern    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._/-]*$`)
 	revisionPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._/+-]*$`)
 	gitHash         = regexp.MustCompile(`^[0-9a-f]{40}$`)
+	commitHash      = regexp.MustCompile(`^[0-9a-f]{7,64}$`)
 	sha256Hash      = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 

@@ -42,12 +42,11 @@ type lfsEntry struct {
 // file checks the entry and returns it as a File.
 func (e *treeEntry) file() (File, error) {
 	f := File{e.Path, e.Size, e.OID}
-	valid := gitHash
 	if e.LFS != nil {
-		f.Size, f.Hash, valid = e.LFS.Size, strings.TrimPrefix(e.LFS.OID, "sha256:"), sha256Hash
+		f.Size, f.Hash = e.LFS.Size, strings.TrimPrefix(e.LFS.OID, "sha256:")
 	}
 	switch {
-	case !valid.MatchString(f.Hash):
+	case !sha256Hash.MatchString(f.Hash) && (e.LFS != nil || !gitHash.MatchString(f.Hash)):
 		return f, fmt.Errorf("%s: the listing has no valid hash", f.Name)
 	case f.Size < 0 || f.Size > maxSize:
 		return f, fmt.Errorf("%s: the listing has the size %d", f.Name, f.Size)
@@ -74,7 +73,7 @@ func (s *session) list(ctx context.Context, id ID) (commit string, files []File,
 	if _, err := s.getJSON(ctx, u, &info); err != nil {
 		return "", nil, err
 	}
-	if !gitHash.MatchString(info.SHA) {
+	if !commitHash.MatchString(info.SHA) {
 		return "", nil, errors.New("the server's answer has no valid commit")
 	}
 	files, err = s.tree(ctx, id, info.SHA)

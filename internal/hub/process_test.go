@@ -53,12 +53,14 @@ func TestWaiting(t *testing.T) {
 	first := client(t, s)
 	second := *first
 	waits := make(chan string, 10)
-	second.Waiting = func(file string) { waits <- file }
+	second.Note = func(text string) { waits <- text }
 	done := make(chan error)
 	first.Progress = func(uint64, uint64) {
 		first.Progress = nil
 		go func() { _, err := second.Pull(t.Context(), ID{"org", "m", "", "main"}); done <- err }()
-		<-waits
+		if text := <-waits; text != "another process is downloading m-Q8_0.gguf" {
+			t.Error(text)
+		}
 	}
 	pull(t, first, s, "org/m")
 	if err := <-done; err != nil || s.Sent() != 100<<10 {

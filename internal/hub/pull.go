@@ -47,7 +47,10 @@ func (c *Client) Pull(ctx context.Context, id ID) (string, error) {
 		return path, nil
 	}
 	if errors.Is(err, ErrOffline) {
-		if found, err := c.cached(id); err == nil {
+		if found, cacheErr := c.cached(id); cacheErr == nil {
+			if c.Note != nil && !c.Offline {
+				c.Note(err.Error() + "; using the model in the cache")
+			}
 			return found.path, nil
 		}
 	}
@@ -143,7 +146,7 @@ func (s *session) fetchAll(ctx context.Context, r *repository, commit string, fi
 		return err
 	}
 	var missing []File
-	m := &meter{tell: s.Progress, waiting: s.Waiting}
+	m := &meter{tell: s.Progress, note: s.Note}
 	need := uint64(spareSpace)
 	seen := map[string]bool{} // two names may have the same content
 	for _, f := range files {
