@@ -15,6 +15,7 @@ import (
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/exhaustive"
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
 	"github.com/pianola-engine/pianola/table"
@@ -38,6 +39,7 @@ var hostileModels = []struct {
 	{"../variants/starcoder2", "cpu", compiler.Options{Context: 48}},
 	{"llama", "m4-pro", compiler.Options{Context: 48, Draft: 3}},
 	{"../variants/olmo2", "h200", compiler.Options{Context: 48}},
+	{"gemma3_text", "cpu", compiler.Options{Context: 130, Sequences: 3, Pages: 7, LogProbs: true}},
 }
 
 // TestHostileRolls changes fields of a valid table, one or several at a time, writes the roll
@@ -273,7 +275,12 @@ func (h *hostile) replay(t *table.Table) (err error) {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errReplay, err)
 	}
-	s, err := m.NewSession(replay.SessionOptions{StopIDs: []int32{1}, Chain: 3})
+	defer func() { err = errors.Join(err, m.Close()) }()
+	o := replay.SessionOptions{StopIDs: []int32{1}, Chain: 3}
+	if _, pooled := sequence.Of(t.Header.Options, int(t.Header.Context)); pooled {
+		o.Chain = 0
+	}
+	s, err := m.NewSession(o)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errReplay, err)
 	}

@@ -78,7 +78,7 @@ type plane struct{ offset, page uint64 }
 
 // newPool prepares a pooled table that the device has loaded.
 func (m *Model) newPool(l sequence.Layout) (*pool, error) {
-	p := &pool{m: m, layout: l, placed: make([]*choice, l.Sequences), kinds: make([]pages.Kind, l.Kinds), tables: make([]byte, l.Size()-l.TablesAt(0))}
+	p := &pool{m: m, layout: l, placed: make([]*choice, l.Sequences), kinds: make([]pages.Kind, l.Kinds)}
 	for i := range p.kinds {
 		p.kinds[i] = pages.Kind{Name: fmt.Sprintf("kv.%d", i), Pages: l.Pages}
 	}
@@ -111,6 +111,7 @@ func (m *Model) newPool(l sequence.Layout) (*pool, error) {
 	if p.id, err = m.dev.NewSession(); err != nil {
 		return nil, err
 	}
+	p.tables = make([]byte, l.Size()-l.TablesAt(0)) // no more than the device has allocated
 	// The device prepares its recordings now, and not for the first request.
 	return p, m.dev.Reserve(p.id, int(m.t.Header.Context))
 }
