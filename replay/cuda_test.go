@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/batchtest"
@@ -176,6 +177,35 @@ func TestParallelFaults(t *testing.T) {
 	t.Logf("%d scripts failed and %d did not; the device was lost %d times", failed, whole, lost)
 	if failed == 0 || whole == 0 {
 		t.Error("the test proves nothing")
+	}
+}
+
+// TestParallelClose closes a model for many sequences while sessions generate, in the modes of the CUDA device.
+// Every call ends, and nothing stays allocated.
+func TestParallelClose(t *testing.T) {
+	for _, mode := range cuda.Modes() {
+		drv := fake.New(t)
+		t.Cleanup(drv.Check)
+		drv.SetDelay(5)
+		m := parallelOn(t, onFake(t, drv, mode), "h200", "llama", compiler.Options{Context: 256, Sequences: 4}, replay.LoadOptions{})
+		var all sync.WaitGroup
+		for i := range 6 {
+			s := session(t, m, replay.SessionOptions{})
+			all.Go(func() {
+				_, _, err := s.Prompt(t.Context(), prompt(5+i))
+				for err == nil {
+					_, _, err = s.Chain(t.Context(), 20)
+				}
+				if !errors.Is(err, replay.ErrClosed) && !errors.Is(err, replay.ErrContextFull) {
+					t.Errorf("mode %s: %v", mode, err)
+				}
+			})
+		}
+		time.Sleep(20 * time.Millisecond)
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+		all.Wait()
 	}
 }
 

@@ -121,7 +121,7 @@ func TestBatchChain(t *testing.T) {
 		if res, err := submit(d, &b.Submission); err != nil || res.Count != alike || b.Row(0).Stop != sequence.StopID {
 			t.Errorf("%s, a stop id: %+v, %+v, %v, want %d tokens", mode, res, b.Row(0), err, alike)
 		}
-		if n := drv.GraphLaunches() - before; mode != "encode" && (n < alike || n > alike+graphsAhead+1) {
+		if n := drv.GraphLaunches() - before; mode != "encode" && (n < alike || n > alike+graphsAhead+flagEvery) {
 			t.Errorf("%s: %d graphs are launched for %d of 200 tokens", mode, n, alike)
 		}
 		if res, err := submit(d, &batchtest.NewChain(d.table, id, 5, 4).Submission); err != nil || res.Count != 4 {
@@ -143,7 +143,7 @@ func TestPooledCalls(t *testing.T) {
 			}
 		}
 		made := drv.Called()["cuGraphInstantiateWithFlags"]
-		for _, c := range [][]int{{1, 4}, {0, 5, 1}, {2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3}, {7, 2}} {
+		for _, c := range [][]int{{1, 4}, {0, 5, 1}, {2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3}, {7, 2}, {0, 14}} {
 			b := batchtest.NewChain(d.table, id, c[0], c[1:]...)
 			for r := range b.Rows {
 				b.Ring(c[0]+r, 4)
@@ -157,9 +157,9 @@ func TestPooledCalls(t *testing.T) {
 				calls[name] -= before[name]
 			}
 			// Writes are copied one by one, and the step; reads are the records, the rings, the step and
-			// the stop flag behind each token but the last.
+			// the stop flag.
 			count := int(b.Runs[0].Count)
-			if w, r := calls["cuMemcpyHtoDAsync"], calls["cuMemcpyDtoHAsync"]; w != len(b.Writes)+1 || r != 3+count-1 {
+			if w, r := calls["cuMemcpyHtoDAsync"], calls["cuMemcpyDtoHAsync"]; w != len(b.Writes)+1 || r != 3+(count-1)/flagEvery {
 				t.Errorf("%s, %d rows: %d copies to the GPU, %d from it, for %d tokens", mode, b.Rows, w, r, count)
 			}
 			if calls["cuStreamSynchronize"] != 2 || calls["cuGraphLaunch"] != count {

@@ -189,7 +189,8 @@ func (record) run(e *executor, j *job, r *replay.Run, first bool) error {
 				return err
 			}
 			if i == 0 {
-				if err := e.launched(s, batch && left > g.tokens); err != nil {
+				at := int(r.Count) - left + g.tokens
+				if err := e.launched(s, batch && left > g.tokens && at%flagEvery == 0); err != nil {
 					return err
 				}
 			}
@@ -197,6 +198,10 @@ func (record) run(e *executor, j *job, r *replay.Run, first bool) error {
 	}
 	return nil
 }
+
+// flagEvery is the number of tokens of a batch after which the stop flag is read. The copy keeps the next graph
+// waiting.
+const flagEvery = 4
 
 // launched records that one of the longest graphs of a program has been launched. If asked to, it reads the
 // stop flag behind the graph, so that a chain whose rows have all stopped ends soon.
