@@ -9,6 +9,8 @@ require (
 
 require (
 	github.com/ebitengine/purego v0.11.3 // indirect
+	github.com/gofrs/flock v0.13.0 // indirect
+	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/rivo/uniseg v0.4.7 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
