@@ -199,33 +199,17 @@ func TestCUDAPlan(t *testing.T) {
 	}
 }
 
-// TestCUDATaps checks the error of SetTaps on the NVIDIA device, which does not support taps.
+// TestCUDATaps compares what taps show on the NVIDIA device, in each mode, with the CPU.
 func TestCUDATaps(t *testing.T) {
-	drv, o := fakeCUDA(t)
-	h, err := OpenHeader(testmodels.Path(t, "testdata/tiny/qwen2"), nil)
-	if err != nil {
-		t.Fatal(err)
+	for _, mode := range []Mode{ModeEncode, ModeRecord, ModeResident} {
+		drv, o := fakeCUDA(t)
+		m := openCUDA(t, testmodels.Path(t, "testdata/tiny/qwen3"), mode, o)
+		tapsAgree(t, m)
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+		drv.Check()
 	}
-	on, err := newCUDA("encode", o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &Model{h: h}
-	if err := m.openOn(context.Background(), on, Options{}); err != nil {
-		t.Fatal(err)
-	}
-	s, err := m.NewSession(SessionOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	taps := &Taps{Activations: []string{"layer.0.*"}, Show: func(Activation) error { return nil }}
-	if err := s.SetTaps(taps); !errors.Is(err, ErrNoTaps) {
-		t.Errorf("%v", err)
-	}
-	if err := m.Close(); err != nil {
-		t.Error(err)
-	}
-	drv.Check()
 }
 
 // TestCUDAEvents opens a model on the NVIDIA device. Its kernels must run in the warm-up, between

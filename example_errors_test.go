@@ -38,7 +38,7 @@ func Example_errors() {
 			return "change GenerateOptions"
 		case errors.Is(err, pianola.ErrNoTokenizer), errors.Is(err, pianola.ErrNoChatTemplate):
 			return "the model's files lack a part"
-		case errors.Is(err, pianola.ErrNoPlan), errors.Is(err, pianola.ErrNoTaps):
+		case errors.Is(err, pianola.ErrNoPlan):
 			return "use another device"
 		case errors.Is(err, pianola.ErrNotSnapshot), errors.Is(err, pianola.ErrSnapshotVersion), errors.Is(err, pianola.ErrSnapshotModel),
 			errors.Is(err, pianola.ErrSnapshotTable), errors.Is(err, pianola.ErrSnapshotDamaged):

@@ -352,6 +352,34 @@ func ExampleSession_SetTaps() {
 	// head out.norm out: position 1, [1 256]
 }
 
+// Read K and V of a layer after a prompt.
+func ExampleSession_Keys() {
+	ctx := context.Background()
+	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: "cpu"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Close()
+	s, err := m.NewSession(pianola.SessionOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer s.Close()
+	if _, _, err := s.Prompt(ctx, []int32{5, 6, 7}); err != nil {
+		log.Fatal(err)
+	}
+	keys, err := s.Keys(0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	values, err := s.Values(0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(keys), "heads,", len(keys[0]), "positions,", len(values[0][0]), "elements")
+	// Output: 2 heads, 3 positions, 64 elements
+}
+
 // Print the progress of Open.
 func ExampleEvent() {
 	show := func(e pianola.Event) string {

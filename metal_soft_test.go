@@ -193,3 +193,25 @@ func TestMetalShared(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestMetalTaps compares what taps show on a Metal device simulated in software, in each mode, with
+// the CPU.
+func TestMetalTaps(t *testing.T) {
+	if err := soft.Start("."); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	for _, mode := range []Mode{ModeEncode, ModeRecord} {
+		m, err := Open(t.Context(), testmodels.Path(t, "testdata/tiny/qwen3"), Options{Device: DeviceMetal, Mode: mode, Table: TableOptions{Context: 32}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tapsAgree(t, m)
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := soft.Violation(); err != nil {
+		t.Error(err)
+	}
+}

@@ -7,9 +7,6 @@ import (
 	"math"
 	"path"
 
-	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/internal/dtype"
-	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -24,8 +21,8 @@ import (
 type Taps struct {
 	// Activations selects commands whose float32 results are shown, logits included.
 	Activations []string
-	// Attention selects commands of the kernel "attn" whose attention weights are shown. The
-	// host computes the weights in float64 from the command's Q and the K cache.
+	// Attention selects attention commands whose attention weights are shown. The host computes
+	// the weights in float64 from the command's Q and the K cache, as the command sees it.
 	Attention []string
 	// Show is called for each result of a selected command and for each row of attention
 	// weights, in the order in which the commands ran. Other sessions wait during the call,
@@ -50,9 +47,6 @@ type Activation struct {
 // WeightsName is the value of Activation.Name for attention weights.
 const WeightsName = "weights"
 
-// ErrNoTaps reports that the model's device does not support Taps. The CPU device does.
-var ErrNoTaps = replay.ErrNoTaps
-
 // TapError reports a pattern of Taps that is malformed, or that selects nothing that can be
 // shown.
 type TapError struct {
@@ -74,14 +68,15 @@ func (e *TapError) Error() string {
 func (e *TapError) Unwrap() error { return e.Err }
 
 // SetTaps sets the session's taps, which take effect with the next call; nil removes them. Taps
-// do not change results, and a session without them has no overhead. Fork does not copy them.
-// The error is ErrNoTaps, a *TapError, ErrBusy or ErrClosed.
+// do not change results, but the device then executes the commands one at a time. A session without
+// them has no overhead. Fork does not copy them.
+// The error is a *TapError, ErrBusy or ErrClosed.
 func (s *Session) SetTaps(taps *Taps) error {
 	if taps == nil {
 		return s.s.SetTap(nil)
 	}
 	t := s.m.t
-	p := &tapped{t: t, of: *taps, attention: make([]bool, len(t.Cmds)), program: make([]*table.Program, len(t.Cmds))}
+	p := &tapped{t: t, of: *taps, attention: make([]*attention, len(t.Cmds)), program: make([]*table.Program, len(t.Cmds))}
 	p.tap.Cmds, p.tap.Show = make([]bool, len(t.Cmds)), p.show
 	p.activations = make([]bool, len(t.Cmds))
 	for i := range t.Programs {
@@ -94,7 +89,7 @@ func (s *Session) SetTaps(taps *Taps) error {
 	}
 	err := errors.Join(
 		p.match(taps.Activations, p.activations, p.writes),
-		p.match(taps.Attention, p.attention, p.attends),
+		p.match(taps.Attention, nil, p.attends),
 	)
 	if err != nil {
 		return err
@@ -104,18 +99,20 @@ func (s *Session) SetTaps(taps *Taps) error {
 
 // tapped holds the taps of a session.
 type tapped struct {
-	t                      *table.Table
-	of                     Taps
-	tap                    replay.Tap
-	activations, attention []bool           // by command
-	program                []*table.Program // of each command
+	t   *table.Table
+	of  Taps
+	tap replay.Tap
+	// By command. Commands whose weights are not shown have no attention.
+	activations []bool
+	attention   []*attention
+	program     []*table.Program
 
 	bytes  []byte
 	values []float32
 }
 
-// match marks the commands that patterns select and that can be shown. Each pattern must select
-// at least one.
+// match marks the commands that patterns select and that can be shown, in to unless it is nil. Each
+// pattern must select at least one.
 func (p *tapped) match(patterns []string, to []bool, can func(cmd int) error) error {
 	for _, pattern := range patterns {
 		found := false
@@ -133,7 +130,10 @@ func (p *tapped) match(patterns []string, to []bool, can func(cmd int) error) er
 				last = &TapError{Pattern: pattern, Label: label, Why: err.Error()}
 				continue
 			}
-			found, to[i], p.tap.Cmds[i] = true, true, true
+			found, p.tap.Cmds[i] = true, true
+			if to != nil {
+				to[i] = true
+			}
 		}
 		if !found && last != nil {
 			return last
@@ -155,25 +155,9 @@ func (p *tapped) writes(cmd int) error {
 }
 
 // attends returns an error if the attention weights of a command cannot be shown.
-func (p *tapped) attends(cmd int) error {
-	k, ok := decl.Lookup(p.t.Cmds[cmd].Kernel)
-	switch {
-	case ok && k.Name == "rope_attn":
-		return errors.New("it is fused and does not store Q; compile with TableOptions.NoFuse")
-	case !ok || k.Name != "attn":
-		return errors.New("it is not an attention command")
-	}
-	env, err := p.t.EnvAt(cmd, p.program[cmd], &table.Step{KVLen: 1, Rows: 1})
-	if err != nil {
-		return err
-	}
-	// Other cache types and attention sinks are not computed here.
-	for _, name := range []string{"kv", "sinks"} {
-		if v, ok := env.Value(name); ok && v != 0 {
-			return fmt.Errorf("attention weights are not supported with %s = %d", name, v)
-		}
-	}
-	return nil
+func (p *tapped) attends(cmd int) (err error) {
+	p.attention[cmd], err = attentionOf(p.t, cmd)
+	return err
 }
 
 // show implements replay.Tap.Show.
@@ -184,6 +168,11 @@ func (p *tapped) show(cmd int, step *table.Step, read replay.Reader) error {
 	if f := p.program[cmd].Flags; f.Has(table.FlagReadsRow) && !f.Has(table.FlagChooses) { // the step record is that of the chunk
 		a.Position += int(step.Row)
 	}
+	env, err := p.t.EnvAt(cmd, p.program[cmd], step)
+	if err != nil {
+		return err
+	}
+	a.Position += behind(env)
 	if p.activations[cmd] {
 		all, err := p.t.Written(cmd, p.program[cmd], step)
 		if err != nil {
@@ -199,8 +188,8 @@ func (p *tapped) show(cmd int, step *table.Step, read replay.Reader) error {
 			}
 		}
 	}
-	if p.attention[cmd] {
-		return p.showWeights(cmd, step, a, read)
+	if p.attention[cmd] != nil {
+		return p.showWeights(env, cmd, step, a, read)
 	}
 	return nil
 }
@@ -216,88 +205,6 @@ func (p *tapped) read(w *table.Written, read replay.Reader) error {
 		decodeF32(p.values[r*w.Cols:][:w.Cols], p.bytes[uint64(r)*w.Stride:])
 	}
 	return nil
-}
-
-// showWeights computes and shows the attention weights of a command, row by row.
-func (p *tapped) showWeights(cmd int, step *table.Step, a Activation, read replay.Reader) error {
-	c := &p.t.Cmds[cmd]
-	env, err := p.t.EnvAt(cmd, p.program[cmd], step)
-	if err != nil {
-		return err
-	}
-	args, spec := kernels.AttnParamsOf(c), &p.t.Specs[c.Spec]
-	dim, heads, shared := int(spec.Values[kernels.AttnSpecHeadDim]), int(args.Heads), int(args.Heads/max(args.KVHeads, 1))
-	rows := 1
-	if n, ok := env.Value("rows"); ok {
-		rows = int(n)
-	}
-	window := math.MaxInt
-	if spec.Values[kernels.AttnSpecWindowed] != 0 {
-		window = int(args.Window)
-	}
-	q, err := p.floats(c.Bind[kernels.AttnBindQ], ((rows-1)*int(args.QStride)+heads*dim)*4, read)
-	if err != nil {
-		return err
-	}
-	p.bytes = resized(p.bytes, int(args.KVHeads)*int(args.Cap)*dim*2)
-	if err := read(c.Bind[kernels.AttnBindKCache].Slot, c.Bind[kernels.AttnBindKCache].Offset, p.bytes); err != nil {
-		return err
-	}
-	a.Name = WeightsName
-	for r := range rows {
-		seen := int(step.KVLen) + r
-		a.Position, a.Shape = seen-1, [2]int{heads, seen}
-		p.values = resized(p.values, heads*seen)
-		clear(p.values)
-		for h := range heads {
-			k := p.bytes[h/shared*int(args.Cap)*dim*2:]
-			key := func(position, i int) float64 {
-				at := (position%int(args.Cap)*dim + i) * 2
-				return float64(dtype.F16ToF32(binary.LittleEndian.Uint16(k[at:])))
-			}
-			weigh(p.values[h*seen:][:seen], q[r*int(args.QStride)+h*dim:][:dim], max(0, seen-window), float64(args.Scale), float64(args.SoftCap), key)
-		}
-		a.Values = p.values
-		if err := p.of.Show(a); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// weigh sets w to the softmax of scale * q·k, under softCap unless it is 0, over the
-// positions from first on.
-func weigh(w, q []float32, first int, scale, softCap float64, key func(position, i int) float64) {
-	scores, most := make([]float64, len(w)), math.Inf(-1)
-	for pos := first; pos < len(w); pos++ {
-		for i, x := range q {
-			scores[pos] += float64(x) * key(pos, i)
-		}
-		scores[pos] *= scale
-		if softCap > 0 {
-			scores[pos] = softCap * math.Tanh(scores[pos]/softCap)
-		}
-		most = max(most, scores[pos])
-	}
-	sum := 0.0
-	for pos := first; pos < len(w); pos++ {
-		scores[pos] = math.Exp(scores[pos] - most)
-		sum += scores[pos]
-	}
-	for pos := first; pos < len(w); pos++ {
-		w[pos] = float32(scores[pos] / sum)
-	}
-}
-
-// floats reads n bytes of float32.
-func (p *tapped) floats(b table.Binding, n int, read replay.Reader) ([]float32, error) {
-	p.bytes = resized(p.bytes, n)
-	if err := read(b.Slot, b.Offset, p.bytes); err != nil {
-		return nil, err
-	}
-	x := make([]float32, n/4)
-	decodeF32(x, p.bytes)
-	return x, nil
 }
 
 // decodeF32 decodes float32.

@@ -47,6 +47,8 @@ var sessionTests = []struct {
 	{"SpeculateStop", testSpeculateStop},
 	{"SpeculateCancel", testSpeculateCancel},
 	{"KVKinds", testKVKinds},
+	{"KV", testKV},
+	{"Taps", testTaps},
 	{"CloseModel", testCloseModel},
 }
 

@@ -69,10 +69,6 @@ type Planner interface {
 	Plan(t *table.Table, where func(tensor string) (offset uint64, ok bool), positions int) (loaded, session Memory, err error)
 }
 
-// Tapper is a Device that may support taps. Taps reports whether submissions may have a
-// Tap.
-type Tapper interface{ Taps() bool }
-
 // CallCounter is a Device that counts its calls of the system's GPU interface, such as
 // Metal.
 type CallCounter interface {

@@ -158,11 +158,12 @@ func TestMetalParallel(t *testing.T) {
 var (
 	long = []string{
 		"Speculate", "SpeculateState", "SpeculateStop", "SpeculateCancel", // SpeculateLogits is a short form
+		"KV",               // the device only reads
 		"KVKinds",          // package metal tests growth and forks of every kind
 		"RepromptRotating", // Reprompt tests everything that involves the device
 	}
 	recordOnly = []string{"ConcurrentSessions", "Growth", "Fork"}
-	recordToo  = []string{"Stop", "Allocations", "CancelledPrompt", "Profile", "SpeculateLogits", "CloseModel"}
+	recordToo  = []string{"Stop", "Taps", "Allocations", "CancelledPrompt", "Profile", "SpeculateLogits", "CloseModel"}
 )
 
 // quicker is a device that reduces the work of tables for the emulator.

@@ -45,6 +45,7 @@ const (
 	noRows        = "the logits or hidden states of every row"
 	noSpeculation = "speculative decoding"
 	noTap         = "a tap"
+	noKV          = "reading the KV cache"
 	noProfile     = "profiling"
 	noDry         = "replaying without kernels"
 	noSnapshot    = "a snapshot"

@@ -261,6 +261,7 @@ func TestParallelRefused(t *testing.T) {
 	}
 	none := func(int, []float32) error { return nil }
 	_, dry := s.Dry(1)
+	_, kv := s.KV(0)
 	_, restore := m.Restore(nil, replay.SessionOptions{})
 	document, err := os.ReadFile(filepath.Join("..", "docs", "PARALLEL.md"))
 	if err != nil {
@@ -268,7 +269,7 @@ func TestParallelRefused(t *testing.T) {
 	}
 	for i, err := range []error{
 		s.Logits(nil), s.AllLogits(t.Context(), prompt(1), none), s.RepromptHidden(t.Context(), prompt(1), 0, none), s.SetSpeculation(true),
-		s.SetTap(&replay.Tap{}), s.Profile(t.Context(), nil), s.ProfilePrompt(t.Context(), nil, nil, nil), dry, s.Snapshot(nil), restore,
+		s.SetTap(&replay.Tap{}), s.Profile(t.Context(), nil), s.ProfilePrompt(t.Context(), nil, nil, nil), dry, kv, s.Snapshot(nil), restore,
 	} {
 		var e *replay.ParallelError
 		if !errors.As(err, &e) || !strings.Contains(string(document), "| "+e.What+" |") {

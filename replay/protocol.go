@@ -94,8 +94,8 @@ type Submission struct {
 	// barrier after every command. Its length must be the number of commands of that run's
 	// program.
 	Timings []time.Duration
-	// Tap, if not nil, shows what the commands write. A device without taps refuses the
-	// submission.
+	// Tap, if not nil, shows what the commands write. The device then executes them one at a
+	// time.
 	Tap *Tap
 }
 

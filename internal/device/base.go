@@ -112,9 +112,6 @@ func (b Base[S]) Submit(sub *replay.Submission) (replay.Ticket, error) {
 	if err := q.checkTransfers(sub); err != nil {
 		return 0, err
 	}
-	if sub.Tap != nil && !q.taps() {
-		return 0, q.place(ErrTap)
-	}
 	q.life.RLock()
 	defer q.life.RUnlock()
 	s.mu.Lock()
@@ -165,12 +162,6 @@ func (q *Queue[S]) checkSequences(sub *replay.Submission) error {
 		}
 	}
 	return nil
-}
-
-// taps reports whether the backend can show the output of commands (replay.Tap).
-func (q *Queue[S]) taps() bool {
-	b, ok := q.backend.(interface{ Taps() bool })
-	return ok && b.Taps()
 }
 
 // Cancel cancels the rest of a submission. A submission that has not begun ends at once, wherever

@@ -17,7 +17,6 @@ var (
 	ErrClosed    = errors.New("the device is closed")
 	ErrSession   = errors.New("no such session")
 	ErrBusy      = errors.New("the session has a submission in flight")
-	ErrTap       = errors.New("the device cannot look at slots between commands")
 	ErrTicket    = errors.New("no such ticket, or it has been waited for")
 )
 

@@ -46,6 +46,17 @@ func PutStep(b []byte, s *table.Step) {
 	le.PutUint32(b[StepSequence:], s.Sequence)
 }
 
+// stepAt decodes a step block, except for the results of the submission.
+func stepAt(b []byte) (s table.Step) {
+	le := binary.LittleEndian
+	s.RNG = le.Uint64(b)
+	for i, v := range [...]*uint32{&s.Position, &s.KVRow, &s.KVLen, &s.TokenIndex, &s.Row, &s.Rows} {
+		*v = le.Uint32(b[8+4*i:])
+	}
+	s.Trust, s.Until, s.Sequence = le.Uint32(b[stepTrust:]), le.Uint32(b[stepUntil:]), le.Uint32(b[StepSequence:])
+	return s
+}
+
 // Result decodes the step block at the end of a submission and returns its result and its stop
 // flag.
 func Result(b []byte) (r replay.Result, stop uint32) {

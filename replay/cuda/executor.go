@@ -159,6 +159,9 @@ func (e *executor) submission(j *job) (res replay.Result, err error) {
 
 // give submits a job to the stream.
 func (e *executor) give(j *job) error {
+	if j.Tapped() {
+		return e.giveSteps(j)
+	}
 	for i := range j.Submission.Runs { // before the time is measured
 		if err := e.d.mode.ready(e.d, j.Session, int(j.Submission.Runs[i].Program)); err != nil {
 			return e.runError(j, i, err)

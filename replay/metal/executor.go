@@ -190,6 +190,9 @@ func (e *executor) encode(j *job) error {
 		step.Stop = device.StopDry
 	}
 	device.PutStep(s.step.mem[:table.StepSize], &step)
+	if j.Tapped() {
+		return e.steps(j)
+	}
 	var f *flight
 	placed := true // the device's step block holds the position of the next token
 	for i := range sub.Runs {

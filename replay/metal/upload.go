@@ -65,7 +65,7 @@ func (l *loader) inPlace(u *device.Upload, src replay.Source) error {
 		if err != nil {
 			return false, err
 		}
-		d.model[up.Slot] = place{buffer: b, offset: tensor.first - m.windows[at].first}
+		d.model[up.Slot] = place{buffer: b, offset: tensor.first - m.windows[at].first, mem: src}
 		d.memory.Mapped += uint64(len(src))
 		return true, nil
 	})

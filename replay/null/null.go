@@ -157,8 +157,8 @@ func (d *Device) Submit(s *replay.Submission) (replay.Ticket, error) {
 	if _, ok := d.sessions[s.Session]; !ok {
 		return 0, fmt.Errorf("null: no session %d", s.Session)
 	}
-	if len(s.Moves)+len(s.Writes)+len(s.Reads) > 0 {
-		return 0, errors.New("null: the moves, writes and reads of a submission are not supported")
+	if len(s.Moves)+len(s.Writes)+len(s.Reads) > 0 || s.Tap != nil {
+		return 0, errors.New("null: the moves, writes, reads and the tap of a submission are not supported")
 	}
 	d.submissions = append(d.submissions, Record{s.Session, slices.Clone(s.Runs), s.Dry})
 	var res replay.Result
