@@ -110,6 +110,14 @@ func absent(d Device, err error) DeviceStatus {
 // newDevice opens the device that the options select. DeviceAuto selects the first available device
 // that supports the options.
 func newDevice(o Options) (*target, error) {
+	t, err := openDevice(o)
+	if err == nil && o.Table.Chip != nil {
+		t.chip, t.chipNote = o.Table.Chip, ""
+	}
+	return t, err
+}
+
+func openDevice(o Options) (*target, error) {
 	if err := new(Device).UnmarshalText([]byte(o.Device)); err != nil {
 		return nil, err
 	}

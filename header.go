@@ -73,7 +73,7 @@ func (h *Header) StopIDs() []int32 {
 }
 
 // Compile compiles the model's dispatch table for a chip: "cpu", "h200", "m4-pro" or another of
-// chip.Names. It reads no weights, and this machine need not have the chip. The table's Encode
+// chip.Names; o.Chip replaces it. It reads no weights, and this machine need not have the chip. The table's Encode
 // method returns it as a roll, which Options.Roll accepts. Compile validates the table, as a device
 // does when it loads one. The error names an unknown chip, an option that the model does not
 // support, or a limit of the chip that the model exceeds.
@@ -106,6 +106,9 @@ func (h *Header) DumpAfter(chipName string, o TableOptions, pass string, w io.Wr
 func (h *Header) input(chipName string, o TableOptions) (compiler.Input, error) {
 	if err := o.check(); err != nil {
 		return compiler.Input{}, err
+	}
+	if o.Chip != nil {
+		return h.inputFor(o.Chip, o), nil
 	}
 	c, err := chip.Lookup(chipName)
 	return h.inputFor(c, o), err
@@ -142,6 +145,9 @@ func (h *Header) loadRoll(o Options, c *chip.Chip) (*table.Table, error) {
 	}
 	if t.Header.ModelFP != compiler.Fingerprint(h.cfg, h.dir) {
 		return nil, &RollError{Why: fmt.Sprintf("it was compiled from model %q (%s), which has other tensors or another configuration", t.Header.Model, t.Header.Arch)}
+	}
+	if own := o.Table.Chip; own != nil && t.Header.ChipFP != own.Fingerprint() {
+		return nil, &RollError{Option: "Chip", Why: fmt.Sprintf("it was compiled with Chip %s or with other data of it, not %s", t.Header.Chip, own.Name)}
 	}
 	if !o.AnyChip && t.Header.ChipFP != c.Fingerprint() {
 		return nil, &RollError{Why: fmt.Sprintf("it was compiled for chip %s or for other data of that chip; this device is chip %s", t.Header.Chip, c.Name)}

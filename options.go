@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -183,6 +184,10 @@ type TableOptions struct {
 	// context: the number of positions for which the short factors are used.
 	Context int
 
+	// Chip is the chip to compile for, such as one that chip.Decode returns. It replaces the chip
+	// of the device, and the one that Header.Compile gets by its name. nil selects those.
+	Chip *chip.Chip
+
 	// NoFuse compiles one command for each operation, without fused kernels.
 	NoFuse bool
 	// NoRepack keeps the weights in the layout of the file.
@@ -229,8 +234,13 @@ type TableOptions struct {
 	KVWindow, KVSinks int
 }
 
-// check returns a *ValueError if the KV type is unknown.
-func (o *TableOptions) check() error { return new(KVType).UnmarshalText([]byte(o.KV)) }
+// check returns a *ValueError if the KV type is unknown, or the fault of the chip.
+func (o *TableOptions) check() error {
+	if err := new(KVType).UnmarshalText([]byte(o.KV)); err != nil || o.Chip == nil {
+		return err
+	}
+	return o.Chip.Validate()
+}
 
 // compiler returns the options as package compiler takes them.
 func (o *TableOptions) compiler() compiler.Options {

@@ -264,6 +264,16 @@ func (c *Chip) become(v Variant) {
 	c.Cores, c.BandwidthGBs, c.Variants = v.Cores, v.BandwidthGBs, nil
 }
 
+// Decode decodes a chip in the form of the files in chip/data. Every field must be present, no other
+// field may be, and the values must be valid.
+func Decode(text []byte) (*Chip, error) {
+	c, err := decode(text)
+	if err != nil {
+		return nil, fmt.Errorf("chip: %w", err)
+	}
+	return c, nil
+}
+
 // decode decodes a file. Every field must be present, no other field may be, and the values must
 // be valid.
 func decode(text []byte) (*Chip, error) {

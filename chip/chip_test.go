@@ -227,6 +227,25 @@ func TestDecodeErrors(t *testing.T) {
 	}
 }
 
+// TestDecode decodes a file, and gets an error for one that lacks a field.
+func TestDecode(t *testing.T) {
+	text, err := os.ReadFile("data/h200.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := Lookup("h200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Decode(text)
+	if err != nil || got.Fingerprint() != want.Fingerprint() {
+		t.Errorf("%v", err)
+	}
+	if _, err := Decode(bytes.Replace(text, []byte(`"gemv_rows"`), []byte(`"rows"`), 1)); err == nil || !strings.HasPrefix(err.Error(), "chip: ") {
+		t.Errorf("%v", err)
+	}
+}
+
 func ExampleLookup() {
 	c, err := Lookup("m4-pro")
 	if err != nil {

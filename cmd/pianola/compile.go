@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -26,7 +25,8 @@ func newCompile() *cobra.Command {
 		Use:   "compile MODEL -o FILE.roll",
 		Short: "Compile a model's dispatch table to a roll file",
 		Long: `Compile compiles a model's dispatch table and writes it as a roll file. The chip
-may be another than this machine's. Compile reads the model's header but no weights.`,
+may be another than this machine's, also one that a file describes. Compile reads the
+model's header but no weights.`,
 		Example: `  pianola compile testdata/gopher-q8_0.gguf -o gopher.roll
   pianola compile testdata/gopher-q8_0.gguf --chip m4-pro --dump-after fuse-qkv`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -55,14 +55,11 @@ func (f *compileFlags) run(cmd *cobra.Command, path string) error {
 	if f.out == "" && f.pass == "" {
 		return usage(cmd, "compile needs -o or --dump-after")
 	}
-	o, err := f.source.flags.options(cmd)
+	o, err := f.source.options(cmd)
 	if err != nil {
 		return err
 	}
-	if path, err = modelPath(cmd, path); err != nil {
-		return err
-	}
-	h, err := pianola.OpenHeader(path, nil)
+	h, err := f.source.header(cmd, path)
 	if err != nil {
 		return err
 	}

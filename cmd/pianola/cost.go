@@ -75,7 +75,7 @@ func (f *costFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	c, err := chip.Lookup(t.Header.Chip)
+	c, err := f.chip(t)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (f *costFlags) table(cmd *cobra.Command, args []string) (*table.Table, erro
 	if f.shape == "" {
 		return f.source.table(cmd, args[0])
 	}
-	o, err := f.source.flags.options(cmd)
+	o, err := f.source.options(cmd)
 	if err != nil {
 		return nil, err
 	}
@@ -144,14 +144,24 @@ func (f *costFlags) table(cmd *cobra.Command, args []string) (*table.Table, erro
 	if err != nil {
 		return nil, err
 	}
-	c, err := chip.Lookup(f.source.chip)
-	if err != nil {
-		return nil, err
+	c := o.Chip
+	if c == nil {
+		if c, err = chip.Lookup(f.source.chip); err != nil {
+			return nil, err
+		}
 	}
 	return compiler.Compile(compiler.Input{Config: cfg, Tensors: dir, Chip: c, Options: compiler.Options{
 		Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, Exact: o.Exact, Batching: o.Batching, AllLogits: o.AllLogits,
 		Hidden: o.Hidden, LogProbs: o.LogProbs, Sampler: o.Sampler, Draft: o.Draft, KV: string(o.KV), KVSinks: o.KVSinks, KVWindow: o.KVWindow,
 	}})
+}
+
+// chip returns the chip that a table was compiled for.
+func (f *costFlags) chip(t *table.Table) (*chip.Chip, error) {
+	if f.source.chipFile != "" {
+		return readChip(f.source.chipFile)
+	}
+	return chip.Lookup(t.Header.Chip)
 }
 
 // costResult is a prediction. Counts and bytes are those of a token, of a step of a batch, or of a

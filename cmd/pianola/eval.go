@@ -37,6 +37,7 @@ stop tokens. --all-logits adds the logits after each id of the prompt.`,
 	cmd.Flags().StringVar(&f.ids, "ids", "", "the prompt: token ids separated by commas")
 	cmd.Flags().IntVarP(&f.tokens, "tokens", "n", 48, "number of tokens to generate")
 	cmd.Flags().BoolVar(&f.allLogits, "all-logits", false, "print the logits after every id of the prompt")
+	f.model.registerCheck(cmd)
 	f.model.registerChain(cmd)
 	f.model.register(cmd)
 	return cmd
@@ -71,6 +72,9 @@ func (f *evalFlags) run(cmd *cobra.Command, path string) (err error) {
 		return err
 	}
 	defer closeAfter(&err, s)
+	if err := f.model.watch(m, s); err != nil {
+		return err
+	}
 	return f.eval(cmd.Context(), cmd.OutOrStdout(), s, ids, m.Config().Vocab)
 }
 

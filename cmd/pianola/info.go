@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -19,6 +20,7 @@ import (
 
 func newInfo() *cobra.Command {
 	asJSON, check, kv := false, false, pianola.KVF16
+	var files archFiles
 	cmd := &cobra.Command{
 		Use:   "info MODEL",
 		Short: "Describe a model: sizes, types, tokenizer, context",
@@ -31,7 +33,11 @@ cannot run, it prints the known part and the reason.`,
 			if err != nil {
 				return err
 			}
-			res, err := inspect(path, kv)
+			added, err := files.fs()
+			if err != nil {
+				return err
+			}
+			res, err := inspect(path, added, kv)
 			if err != nil {
 				return err
 			}
@@ -52,6 +58,7 @@ cannot run, it prints the known part and the reason.`,
 		},
 	}
 	cmd.Flags().TextVar(&kv, "kv", pianola.KVF16, "element `TYPE` of the KV cache: f16 or q8_0")
+	files.register(cmd, "", "")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	cmd.Flags().BoolVar(&check, "check-weights", false, checkUsage)
 	return cmd
@@ -148,7 +155,7 @@ type infoRope struct {
 }
 
 // inspect reads a model's headers. An unknown architecture is not an error; a malformed file is.
-func inspect(path string, kv pianola.KVType) (*infoResult, error) {
+func inspect(path string, added fs.FS, kv pianola.KVType) (*infoResult, error) {
 	dir, err := weights.OpenDirectory(path)
 	if err != nil {
 		return nil, err
@@ -181,7 +188,7 @@ func inspect(path string, kv pianola.KVType) (*infoResult, error) {
 			res.Tokenizer.EOS = &t
 		}
 	}
-	h, err := pianola.OpenHeader(path, nil)
+	h, err := pianola.OpenHeader(path, added)
 	for _, err := range dir.Unsupported() {
 		res.Unsupported = append(res.Unsupported, oneLine(err.Error()))
 	}

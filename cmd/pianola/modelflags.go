@@ -27,6 +27,9 @@ type modelFlags struct {
 	realTime     bool
 	checkWeights bool
 	cuda         pianola.CUDAOptions
+	arch         archFiles
+
+	checkActivations bool
 }
 
 // register adds the flags to a command, except --chain and --chain-ms.
@@ -41,6 +44,7 @@ func (f *modelFlags) register(cmd *cobra.Command) {
 	fs.BoolVar(&f.checkWeights, "check-weights", false, checkUsage)
 	fs.StringVar(&f.cuda.CacheDir, "cuda-cache", "", "keep the assembled CUDA kernels in `DIR` (default: pianola/cuda in the user's cache directory)")
 	fs.BoolVar(&f.cuda.NoCache, "no-cuda-cache", false, "assemble the CUDA kernels anew and do not keep them")
+	f.arch.register(cmd, "", "")
 	f.table.register(cmd, "", "")
 }
 
@@ -75,6 +79,9 @@ func (f *modelFlags) options(cmd *cobra.Command) (pianola.Options, error) {
 	o := pianola.Options{
 		Device: f.device, Mode: f.mode, Threads: f.threads, RealTime: f.realTime, Table: t, AnyChip: f.anyChip, CheckWeights: f.checkWeights,
 		CUDA: f.cuda,
+	}
+	if o.Architectures, err = f.arch.fs(); err != nil {
+		return o, err
 	}
 	if f.roll != "" {
 		if o.Roll, err = readRoll(f.roll); err != nil {

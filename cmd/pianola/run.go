@@ -69,6 +69,7 @@ with the same model, chip and compile options.`,
 	fs.StringVar(&f.session, "session", "", "restore the session from `FILE` if the file exists, and save it there at the end")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object at the end")
 	fs.IntVar(&f.model.table.Draft, "speculate", 0, "speculative decoding: draft `N` tokens from a repetition in the context and verify them in one pass (docs/SPECULATION.md)")
+	f.model.registerCheck(cmd)
 	f.model.registerChain(cmd)
 	f.model.register(cmd)
 	return cmd
@@ -109,6 +110,9 @@ func (f *runFlags) run(cmd *cobra.Command, path string) (err error) {
 		return err
 	}
 	defer closeAfter(&err, s)
+	if err := f.model.watch(m, s); err != nil {
+		return err
+	}
 	err = f.generate(cmd, m, s, prompt)
 	if f.session != "" && (err == nil || cmd.Context().Err() != nil) { // an interrupted run saves its tokens, too
 		err = errors.Join(err, s.SnapshotFile(f.session))

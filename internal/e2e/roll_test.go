@@ -93,6 +93,13 @@ func TestRollOptions(t *testing.T) {
 			v.SetInt(3)
 		case reflect.String:
 			v.SetString(map[string]string{"Sampler": "mlx", "KV": "q8_0"}[reflect.TypeOf(o).Field(field).Name])
+		case reflect.Pointer:
+			own, err := chip.Lookup("cpu")
+			if err != nil {
+				t.Fatal(err)
+			}
+			own.PrefillChunk = 16
+			o.Chip = own
 		default:
 			t.Fatalf("field %d is a %v", field, v.Kind())
 		}
