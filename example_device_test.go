@@ -66,10 +66,12 @@ func ExampleModel() {
 	var memory pianola.Memory = m.Memory()
 	var kv pianola.MemoryUse = memory.Kinds[table.SlotKV]
 	fmt.Println(kv.Active > 0, kv.Peak >= kv.Active)
+	fmt.Println(m.State(), m.State() == pianola.StateClosed)
 	// Output:
 	// cpu encode 1 true true
 	// true true testdata/gopher-q8_0.gguf
 	// true true
+	// ready false
 }
 
 // On a GPU, a service can keep the assembled kernels beside its model. Other devices ignore the

@@ -35,7 +35,7 @@ func (o *HubOptions) client(life *lifecycle) *hub.Client {
 	c := hub.FromEnvironment(os.Getenv)
 	c.Cache, c.Endpoint, c.Token = cmp.Or(o.CacheDir, c.Cache), cmp.Or(o.Endpoint, c.Endpoint), cmp.Or(o.Token, c.Token)
 	c.Offline = c.Offline || o.Offline
-	if c.Progress = life.stage(StageDownload); life != nil {
+	if c.Progress = life.stage(StageDownload); c.Progress != nil {
 		c.Note = func(text string) { life.event(Event{Stage: StageDownload, Note: text}) }
 	}
 	return c

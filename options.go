@@ -73,6 +73,11 @@ type Options struct {
 	// local path still takes precedence. Its Events are not used. nil selects local paths only.
 	Hub *HubOptions
 
+	// NoPrewarm makes Open return as soon as the weights are uploaded. It neither reads the pages of
+	// weights that stay in the mapped file nor replays the programs once, and the CPU device does
+	// not measure how many threads decode fastest. The first tokens take longer.
+	NoPrewarm bool
+
 	// Events receives the progress of Open; it may be nil. It is called from one goroutine
 	// at a time, never after Open has returned, and Open waits for it.
 	Events func(Event)

@@ -106,6 +106,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/pianola-engine/pianola/arch"
@@ -214,7 +215,7 @@ func Open(ctx context.Context, path string, o Options) (*Model, error) {
 	m := &Model{h: h, life: life}
 	m.times.Header = time.Since(start)
 	if err := m.open(ctx, o); err != nil {
-		return nil, life.fail(errors.Join(err, m.Close()))
+		return nil, life.fail(errors.Join(err, m.release()))
 	}
 	m.times.Total = time.Since(start)
 	return m, nil
@@ -274,7 +275,7 @@ func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 		return err
 	}
 	start = time.Now()
-	if on.stays {
+	if on.stays && !o.NoPrewarm {
 		touched, err := m.mapped.TouchTensors(ctx, m.stays(), runtime.GOMAXPROCS(0), m.life.stage(StageTouch))
 		if err != nil {
 			return err
@@ -288,6 +289,9 @@ func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 	if err := m.load(ctx, o); err != nil {
 		return err
 	}
+	if o.NoPrewarm {
+		return context.Cause(ctx)
+	}
 	return m.life.enter(ctx, StateReady, "")
 }
 
@@ -300,7 +304,7 @@ func (m *Model) load(ctx context.Context, o Options) (err error) {
 	}
 	show := m.life.stage(StageUpload)
 	m.m, err = replay.Load(ctx, m.dev, m.t, m.mapped, replay.LoadOptions{
-		Queue: o.Queue,
+		Queue: o.Queue, NoWarm: o.NoPrewarm,
 		Progress: func(done, total uint64) {
 			if !uploads { // the first call reports the beginning
 				uploads = true
@@ -312,6 +316,9 @@ func (m *Model) load(ctx context.Context, o Options) (err error) {
 		},
 		Loaded: func() error {
 			lap(&m.times.Upload)
+			if o.NoPrewarm {
+				return m.life.enter(ctx, StateLoaded, "")
+			}
 			return m.life.enter(ctx, StateLoaded, StageWarm)
 		},
 	})
@@ -351,6 +358,13 @@ func stopIDs(cfg *arch.Config, tok *tokenizer.Tokenizer) []int32 {
 // Close closes the model's sessions, frees its memory on the device and unmaps the files.
 // Generations in progress end with ErrClosed, and Close waits for them. Closing twice is harmless.
 func (m *Model) Close() error {
+	err := m.release()
+	m.life.close()
+	return err
+}
+
+// release frees what the model has.
+func (m *Model) release() error {
 	var errs []error
 	switch {
 	case m.m != nil:
@@ -382,6 +396,15 @@ func (m *Model) Mode() Mode { return m.mode }
 
 // RealTime reports whether the model was opened with Options.RealTime.
 func (m *Model) RealTime() bool { return m.realTime }
+
+// State returns the state of the model: StateReady, StateLoaded if it was opened with
+// Options.NoPrewarm, or StateClosed. Options.Events receives the states before.
+func (m *Model) State() State {
+	if m.life == nil {
+		return ""
+	}
+	return m.life.now.Load().(State)
+}
 
 // Load returns the load of a model with Options.Parallel, for those who distribute calls among models.
 // It is zero for other models.
@@ -458,11 +481,11 @@ func (m *Model) checkWeights(ctx context.Context, o Options) error {
 	return err
 }
 
-// State is a step of opening a model.
+// State is a step in the life of a model.
 type State string
 
-// The states, in the order in which Open goes through them. Open ends in StateReady and returns a
-// model, or ends in StateFailed from any other state.
+// The states, in the order in which a model goes through them. Open ends in StateReady and returns a
+// model, or ends in StateFailed from any other state. With Options.NoPrewarm it ends in StateLoaded.
 const (
 	// StateDownloading finds a model of the hub in the cache or downloads it, with Options.Hub.
 	StateDownloading State = "downloading"
@@ -472,6 +495,7 @@ const (
 	StateLoaded  State = "loaded"  // the weights are where the device uses them
 	StateReady   State = "ready"   // kernels are compiled and warm: the first token is as fast as later ones
 	StateFailed  State = "failed"  // an error ended Open, and everything was released
+	StateClosed  State = "closed"  // Close has released everything; only Model.State returns it
 )
 
 // Stage is a part of StateDownloading, StateLoading or StateLoaded.
@@ -505,24 +529,26 @@ type Event struct {
 	Err  error // in StateFailed, the error that Open returns
 }
 
-// lifecycle sends the events of one model to tell. A nil lifecycle sends none.
+// lifecycle keeps the state of one model, and sends its events to tell unless that is nil. A nil
+// lifecycle does neither.
 type lifecycle struct {
 	tell  func(Event)
 	start time.Time
-	state State
+	now   atomic.Value // a State
 	note  string
 }
 
 func newLifecycle(tell func(Event)) *lifecycle {
-	if tell == nil {
-		return nil
-	}
-	return &lifecycle{tell: tell, start: time.Now()}
+	l := &lifecycle{tell: tell, start: time.Now()}
+	l.now.Store(StateOpening)
+	return l
 }
 
 func (l *lifecycle) event(e Event) {
-	e.State, e.After = l.state, time.Since(l.start)
-	l.tell(e)
+	if l.tell != nil {
+		e.State, e.After = l.now.Load().(State), time.Since(l.start)
+		l.tell(e)
+	}
 }
 
 // enter begins a state, and its first stage unless that is "". It returns the cause if the context
@@ -531,7 +557,7 @@ func (l *lifecycle) enter(ctx context.Context, s State, first Stage) error {
 	if err := context.Cause(ctx); l == nil || err != nil {
 		return err
 	}
-	l.state = s
+	l.now.Store(s)
 	e := Event{}
 	if s == StateReady {
 		e.Note = l.note
@@ -553,7 +579,7 @@ func (l *lifecycle) begin(ctx context.Context, s Stage) error {
 
 // stage returns a progress function for a stage, or nil if there is no receiver of events.
 func (l *lifecycle) stage(s Stage) func(done, total uint64) {
-	if l == nil {
+	if l == nil || l.tell == nil {
 		return nil
 	}
 	return func(done, total uint64) { l.event(Event{Stage: s, Done: done, Total: total}) }
@@ -569,8 +595,15 @@ func (l *lifecycle) untouched(why string) {
 // fail enters StateFailed and returns err.
 func (l *lifecycle) fail(err error) error {
 	if l != nil {
-		l.state = StateFailed
+		l.now.Store(StateFailed)
 		l.event(Event{Err: err})
 	}
 	return err
+}
+
+// close enters StateClosed, without an event: Open returned long ago.
+func (l *lifecycle) close() {
+	if l != nil {
+		l.now.Store(StateClosed)
+	}
 }

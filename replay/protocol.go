@@ -48,6 +48,8 @@ type LoadOptions struct {
 	// Queue is the largest number of calls that wait for a place in the batch of a table for many
 	// sequences; 0 means 16 for each sequence. More get an *OverloadError.
 	Queue int
+	// NoWarm leaves out the replays that make the first submission as fast as later ones.
+	NoWarm bool
 	// Loaded, if not nil, is called once the weights are in place and before the first
 	// submission. Its error ends the load.
 	Loaded func() error

@@ -71,6 +71,9 @@ func (b Base[S]) load(ctx context.Context, t *table.Table, src replay.Source, o 
 			return err
 		}
 	}
+	if o.NoWarm {
+		return nil
+	}
 	var id replay.SessionID
 	err = q.backend.Warm(func(runs ...replay.Run) error {
 		var err error

@@ -64,6 +64,40 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// TestNoPrewarm opens a model without the warm-up. It must end in StateLoaded, without the stages
+// that are left out, and generate the same tokens.
+func TestNoPrewarm(t *testing.T) {
+	var want []int32
+	for _, no := range []bool{false, true} {
+		var events []pianola.Event
+		m, err := pianola.Open(t.Context(), gopher, pianola.Options{Device: "cpu", NoPrewarm: no, Table: pianola.TableOptions{NoRepack: true}, Events: func(e pianola.Event) { events = append(events, e) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		state, last := pianola.StateReady, wholeLife
+		if no {
+			state = pianola.StateLoaded
+			last = slices.DeleteFunc(slices.Clone(wholeLife), func(s string) bool { return slices.Contains([]string{"loading/touch", "loaded/warm", "ready"}, s) })
+		}
+		if got := lived(events); m.State() != state || !slices.Equal(got, last) {
+			t.Errorf("NoPrewarm %v: state %s, events %v", no, m.State(), got)
+		}
+		got := ids(t, newSession(t, m, pianola.SessionOptions{}), []int32{5, 6, 7}, pianola.GenerateOptions{MaxTokens: 8})
+		if want = append(want, got...); !slices.Equal(want[:len(got)], got) {
+			t.Errorf("%v, want %v", got, want)
+		}
+		n := len(events)
+		for range 2 {
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if m.State() != pianola.StateClosed || len(events) != n {
+			t.Errorf("closed: state %s, %d more events", m.State(), len(events)-n)
+		}
+	}
+}
+
 // TestEventsOfFailure opens models that cannot be opened. Only the last event reports the
 // failure, with the error that Open returns.
 func TestEventsOfFailure(t *testing.T) {

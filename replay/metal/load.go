@@ -63,6 +63,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 		return m, err
 	}
 	d.table = t
+	d.warm.Store(o.NoWarm) // there is no warm-up to wait for
 	d.exec.start()
 	return d.memory, nil
 }
