@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"time"
 	"unsafe"
 
 	"github.com/pianola-engine/pianola"
@@ -66,11 +67,15 @@ func ExampleModel() {
 	var memory pianola.Memory = m.Memory()
 	var kv pianola.MemoryUse = memory.Kinds[table.SlotKV]
 	fmt.Println(kv.Active > 0, kv.Peak >= kv.Active)
+	released, err := m.ReleaseIdle(time.Minute)
+	m.ResetPeaks()
+	fmt.Println(released, err)
 	fmt.Println(m.State(), m.State() == pianola.StateClosed)
 	// Output:
 	// cpu encode 1 true true
 	// true true testdata/gopher-q8_0.gguf
 	// true true
+	// 0 <nil>
 	// ready false
 }
 

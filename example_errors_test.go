@@ -15,6 +15,7 @@ func Example_errors() {
 	explain := func(err error) string {
 		var device *pianola.DeviceError
 		var budget *pianola.BudgetError
+		var limit *pianola.LimitError
 		var roll *pianola.RollError
 		var sampling *pianola.SamplingError
 		var token *pianola.TokenError
@@ -47,6 +48,8 @@ func Example_errors() {
 			return "device " + string(device.Device)
 		case errors.As(err, &budget):
 			return fmt.Sprintf("%d sessions need %d of %d bytes: reduce the context to %d", budget.Sessions, budget.Need, budget.Have, budget.Longest)
+		case errors.As(err, &limit):
+			return fmt.Sprintf("%s: %d of %d bytes", limit.Kind, limit.Need, limit.Limit)
 		case errors.As(err, &roll):
 			return "compile the roll again without the option " + roll.Option
 		case errors.As(err, &sampling):

@@ -69,6 +69,14 @@ type Options struct {
 	// BudgetSessions is the number of sessions that MemoryBudget is for; 0 means 1.
 	BudgetSessions int
 
+	// WeightLimit, KVLimit and ScratchLimit bound the memory of one kind of slots in bytes; 0 sets no
+	// limit. Open returns a *LimitError before it reads weights if the weights, in place or copied,
+	// or the scratch memory need more. KVLimit is for the KV caches of all sessions: when one needs
+	// more, the caches of idle sessions are released as by Model.ReleaseIdle, those that have been
+	// idle longest first, and if that is not enough, its call returns a *LimitError. On a GPU, a cache
+	// that grows briefly exists twice; only the new one counts.
+	WeightLimit, KVLimit, ScratchLimit uint64
+
 	// Hub lets Open accept the id of a model of the hub, such as org/name:Q4_K_M, as Resolve does; a
 	// local path still takes precedence. Its Events are not used. nil selects local paths only.
 	Hub *HubOptions

@@ -304,7 +304,7 @@ func (m *Model) load(ctx context.Context, o Options) (err error) {
 	}
 	show := m.life.stage(StageUpload)
 	m.m, err = replay.Load(ctx, m.dev, m.t, m.mapped, replay.LoadOptions{
-		Queue: o.Queue, NoWarm: o.NoPrewarm,
+		Queue: o.Queue, KVLimit: o.KVLimit, NoWarm: o.NoPrewarm,
 		Progress: func(done, total uint64) {
 			if !uploads { // the first call reports the beginning
 				uploads = true
@@ -420,6 +420,16 @@ func (m *Model) Threads() int {
 
 // Memory returns the memory that the model and its sessions use on the device.
 func (m *Model) Memory() Memory { return memoryOf(m.dev.Memory()) }
+
+// ResetPeaks sets MemoryUse.Peak of each kind of slots to what is in use now.
+func (m *Model) ResetPeaks() { m.m.ResetPeaks() }
+
+// ReleaseIdle gives back memory that is not needed, and returns the number of bytes of KV caches. It
+// releases the caches of sessions that no call has used for at least the given time; the next call
+// that needs the context prefills it again, which takes time and, on a GPU, may round differently
+// than decoding did. Other sessions give back rows that their context does not use. Sessions in use,
+// with SessionOptions.Reserve, or with Options.RealTime are left alone. With Options.Parallel, it empties the cache of prefixes.
+func (m *Model) ReleaseIdle(idle time.Duration) (uint64, error) { return m.m.ReleaseIdle(idle) }
 
 // LoadTimes returns the durations of the parts of Open.
 func (m *Model) LoadTimes() LoadTimes { return m.times }

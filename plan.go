@@ -86,6 +86,10 @@ func (e *BudgetError) Error() string {
 	return s
 }
 
+// LimitError reports memory that is over Options.WeightLimit, KVLimit or ScratchLimit. Its fields are
+// Kind, a table.SlotKind, and the bytes Need and Limit.
+type LimitError = replay.LimitError
+
 // ErrNoPlan reports that the device does not support Plan and Options.MemoryBudget.
 var ErrNoPlan = errors.New("pianola: the device does not support memory plans")
 
@@ -156,8 +160,13 @@ func (p *planner) where(tensor string) (offset uint64, ok bool) {
 	return t.Offset, ok
 }
 
-// check returns a *BudgetError if a plan is over the budget.
+// check returns a *LimitError if a plan is over a limit, or a *BudgetError if it is over the budget.
 func (p *planner) check(plan *MemoryPlan) error {
+	for kind, limit := range [table.SlotKinds]uint64{table.SlotWeight: p.o.WeightLimit, table.SlotScratch: p.o.ScratchLimit} {
+		if need := plan.Loaded.Kinds[kind].Active; limit > 0 && need > limit {
+			return fmt.Errorf("pianola: %w", &LimitError{Kind: table.SlotKind(kind), Need: need, Limit: limit})
+		}
+	}
 	sessions := max(1, p.o.BudgetSessions)
 	need, have := plan.Total(sessions), p.o.MemoryBudget
 	if have == 0 || need <= have {
@@ -185,9 +194,9 @@ func (p *planner) check(plan *MemoryPlan) error {
 	return e
 }
 
-// withinBudget returns a *BudgetError if the model's table needs more than o.MemoryBudget.
+// withinBudget returns a *BudgetError or a *LimitError if the model's table needs more than the options allow.
 func (m *Model) withinBudget(on *target, o Options) error {
-	if o.MemoryBudget == 0 {
+	if o.MemoryBudget == 0 && o.WeightLimit == 0 && o.ScratchLimit == 0 {
 		return nil
 	}
 	p := &planner{m.h, on, o}

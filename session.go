@@ -59,6 +59,7 @@ func (m *Model) replayOptions(o SessionOptions) replay.SessionOptions {
 	if o.ChainTime == 0 && m.realTime {
 		ro.ChainTime = RealTimeChain
 	}
+	ro.Pinned = o.Reserve > 0 || m.realTime
 	if o.Reserve == 0 && (m.realTime || m.mode == ModeRecord) && !m.parallel() {
 		ro.Reserve = int(m.t.Header.Context)
 	}

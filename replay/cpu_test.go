@@ -14,6 +14,7 @@ import (
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
 	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/weights"
 )
 
 // loader returns a tiny model on a device.
@@ -48,6 +49,7 @@ var sessionTests = []struct {
 	{"SpeculateCancel", testSpeculateCancel},
 	{"KVKinds", testKVKinds},
 	{"KV", testKV},
+	{"Release", testRelease},
 	{"Taps", testTaps},
 	{"CloseModel", testCloseModel},
 }
@@ -100,6 +102,29 @@ func loadedOn(t testing.TB, dev replay.Device, chipName, name string, chunk int,
 		}
 	})
 	m, err := replay.Load(context.Background(), dev, tab, mapped, replay.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// loadedWith loads a table on the CPU device with options of LoadOptions.
+func loadedWith(t testing.TB, tab *table.Table, dir *weights.Directory, o replay.LoadOptions) *replay.Model {
+	t.Helper()
+	dev, err := cpu.New(cpu.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mapped, err := dir.Map()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(dev.Close(), mapped.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	m, err := replay.Load(context.Background(), dev, tab, mapped, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func onFake(t testing.TB, drv *fake.Driver, mode string) *cuda.Device {
 
 // anyMode lists tests of sessionTests that take long and depend neither on the mode of a device nor
 // on the number of threads. A sample runs them in one mode, and with one thread.
-var anyMode = []string{"AllLogits", "Chunks", "Fork", "KVKinds", "Reprompt", "RepromptRotating", "SpeculateCancel", "SpeculateState", "SpeculateStop"}
+var anyMode = []string{"AllLogits", "Chunks", "Fork", "KVKinds", "Release", "Reprompt", "RepromptRotating", "SpeculateCancel", "SpeculateState", "SpeculateStop"}
 
 // TestCUDA runs the tests of every device on the CUDA device without a GPU.
 func TestCUDA(t *testing.T) {

@@ -17,6 +17,9 @@ func (s *Session) KV(slot uint32) ([][][]float32, error) {
 		return nil, err
 	}
 	defer s.done()
+	if err := s.ready(); err != nil {
+		return nil, err
+	}
 	for i := range s.m.caches {
 		c := &s.m.caches[i]
 		if c.Slot != slot {

@@ -158,7 +158,7 @@ func TestMetalParallel(t *testing.T) {
 var (
 	long = []string{
 		"Speculate", "SpeculateState", "SpeculateStop", "SpeculateCancel", // SpeculateLogits is a short form
-		"KV",               // the device only reads
+		"KV", "Release", // the device only reads, or package metal tests it
 		"KVKinds",          // package metal tests growth and forks of every kind
 		"RepromptRotating", // Reprompt tests everything that involves the device
 	}

@@ -212,6 +212,8 @@ type SessionOptions struct {
 	// selects the device's minimum. The caches grow between submissions as the context
 	// does, which takes time on GPUs.
 	Reserve int
+	// Pinned keeps ReleaseIdle and the limit of KV caches from releasing the session's cache.
+	Pinned bool
 	// Rollover selects how a full context continues.
 	Rollover Rollover
 	// Priority ranks the calls of sessions of a model for many sequences: larger ones first. Calls
@@ -273,7 +275,11 @@ func (s *Session) open(open func() (SessionID, error)) error {
 		return err
 	}
 	defer s.done()
-	id, err := open()
+	var id SessionID
+	err := s.m.within(s.session, func() (err error) {
+		id, err = open()
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -283,7 +289,7 @@ func (s *Session) open(open func() (SessionID, error)) error {
 	}
 	// Reserve at least one position, so that the first prompt need not wait for the
 	// device's first allocation.
-	return s.m.dev.Reserve(id, max(1, s.o.Reserve))
+	return s.m.within(s.session, func() error { return s.m.dev.Reserve(id, max(1, s.o.Reserve)) })
 }
 
 // register adds a session to those that Close ends.

@@ -48,6 +48,9 @@ type LoadOptions struct {
 	// Queue is the largest number of calls that wait for a place in the batch of a table for many
 	// sequences; 0 means 16 for each sequence. More get an *OverloadError.
 	Queue int
+	// KVLimit is the largest number of bytes that the KV caches of all sessions may take; 0 sets no
+	// limit. What needs more returns a *LimitError.
+	KVLimit uint64
 	// NoWarm leaves out the replays that make the first submission as fast as later ones.
 	NoWarm bool
 	// Loaded, if not nil, is called once the weights are in place and before the first

@@ -79,6 +79,9 @@ func (s *Session) Fork() (*Session, error) {
 		return s.forkParallel()
 	}
 	f, err := s.m.newSession(s.o, func() (id SessionID, err error) {
+		if s.dropped {
+			return s.m.dev.Fork(s.id, 0)
+		}
 		return s.m.dev.Fork(s.id, s.n)
 	})
 	if err != nil {

@@ -42,6 +42,7 @@ type session struct {
 	closed  atomic.Bool
 	ticket  atomic.Uint64 // ticket of the submission in flight, 0 without one
 	halt    atomic.Bool   // the call in progress is cancelled
+	used    atomic.Int64  // end of the last call, in nanoseconds of Unix time
 
 	opened bool   // the session is open on the device
 	order  uint64 // number of the session's last submission, counted over the whole model
@@ -73,6 +74,7 @@ type place struct {
 	ranked   int  // number of likeliest tokens whose log-probabilities are kept
 	seed     uint64
 	rolls    uint32 // number of rollovers so far
+	dropped  bool   // the KV cache was released: revive prefills the context again
 	perToken time.Duration
 }
 
@@ -184,7 +186,7 @@ func (s *Session) Reset() error {
 // empty empties the context.
 func (s *Session) empty() {
 	s.setLen(0)
-	s.high, s.pending, s.row = 0, false, 0
+	s.high, s.pending, s.row, s.dropped = 0, false, 0, false
 	s.speculation.forget(0)
 }
 
@@ -242,6 +244,7 @@ func (s *Session) begin() error {
 
 // done releases the session after a call.
 func (s *Session) done() {
+	s.used.Store(time.Now().UnixNano())
 	s.mu.Unlock()
 	if !s.held {
 		s.turn.Unlock()
@@ -299,14 +302,17 @@ func (s *Session) submit() (Result, error) {
 // last submission was this session's, so that scratch slots still hold its results.
 func (s *Session) submitBehind(runs func(own bool)) (Result, error) {
 	calls := s.m.calls()
-	s.m.mu.Lock()
-	runs(s.order != 0 && s.order == s.m.order)
-	ticket, err := s.m.dev.Submit(&s.sub)
-	if err == nil {
-		s.m.order++
-		s.order = s.m.order
+	if s.dropped {
+		if err := s.m.within(s.session, s.revive); errors.Is(err, errHalted) {
+			return Result{}, nil
+		} else if err != nil {
+			return Result{}, err
+		}
 	}
-	s.m.mu.Unlock()
+	ticket, err := s.queue(runs)
+	if err != nil { // perhaps the limit of KV caches
+		ticket, err = s.queueWithin(runs, err)
+	}
 	if err != nil {
 		return Result{}, s.closedOr(err)
 	}
@@ -330,6 +336,31 @@ func (s *Session) submitBehind(runs func(own bool)) (Result, error) {
 		st.Calls += s.m.calls() - calls
 	})
 	return res, s.closedOr(err)
+}
+
+// queue submits the runs that the function adds.
+func (s *Session) queue(runs func(own bool)) (Ticket, error) {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	runs(s.order != 0 && s.order == s.m.order)
+	ticket, err := s.m.dev.Submit(&s.sub)
+	if err == nil {
+		s.m.order++
+		s.order = s.m.order
+	}
+	return ticket, err
+}
+
+// queueWithin submits the runs again, after an error, if releasing the caches of idle sessions helps.
+func (s *Session) queueWithin(runs func(own bool), err error) (Ticket, error) {
+	var ticket Ticket
+	if errors.As(err, new(*LimitError)) {
+		err = s.m.within(s.session, func() (err error) {
+			ticket, err = s.queue(runs)
+			return err
+		})
+	}
+	return ticket, err
 }
 
 // interrupted returns the reason to end the call early, or nil.
@@ -422,7 +453,7 @@ func (s *Session) wrote(end int) { s.high = max(s.high, end) }
 // keeps reports whether the caches still hold the rows that positions from n on need. A
 // rotating cache loses rows when later positions overwrite them.
 func (s *Session) keeps(n int) bool {
-	return n == 0 || s.high <= s.m.kvRows || s.high-n <= s.m.kvSlack
+	return n == 0 || s.dropped || s.high <= s.m.kvRows || s.high-n <= s.m.kvSlack
 }
 
 // lost empties the context if positions written past its end have overwritten rows that it

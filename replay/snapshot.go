@@ -66,6 +66,9 @@ func (s *Session) Snapshot(w io.Writer) error {
 		return err
 	}
 	defer s.done()
+	if err := s.ready(); err != nil {
+		return err
+	}
 	sum := sha256.New()
 	out := bufio.NewWriterSize(w, 1<<18)
 	if err := s.snapshot(io.MultiWriter(out, sum)); err != nil {

@@ -181,6 +181,21 @@ func (e *Engine) Load() Load {
 	return l
 }
 
+// Trim removes from the prefix tree what no sequence uses and nobody has pinned, and returns the number
+// of pages.
+func (e *Engine) Trim() (pages int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for kind := range e.store.Kinds() {
+		pages -= e.store.Usage(kind).Free
+	}
+	e.store.Clear()
+	for kind := range e.store.Kinds() {
+		pages += e.store.Usage(kind).Free
+	}
+	return pages
+}
+
 // run executes steps until the engine is closed.
 func (e *Engine) run() {
 	defer close(e.over)

@@ -65,6 +65,7 @@ func (b Base[S]) load(ctx context.Context, t *table.Table, src replay.Source, o 
 	q.table, q.loaded = t, true
 	q.pool, q.pooled = sequence.Of(t.Header.Options, int(t.Header.Context))
 	q.loadedMemory(memory)
+	q.limit = o.KVLimit
 	q.mu.Unlock()
 	if o.Loaded != nil {
 		if err := o.Loaded(); err != nil {

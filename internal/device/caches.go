@@ -85,6 +85,13 @@ func (c *Caches) Place(positions int, align uint64, use func(slot int, at uint64
 	return size
 }
 
+// Room describes the caches of a session that must hold the given number of positions.
+func (c *Caches) Room(positions int, align uint64) (room Room) {
+	room.Positions = c.Capacity(positions)
+	room.Bytes = c.Place(room.Positions, align, func(int, uint64) {})
+	return room
+}
+
 // Params returns the parameters of a command for a session whose caches have capacity for the
 // given number of positions.
 func (c *Caches) Params(cmd, positions int) [decl.ParamBytes]byte {

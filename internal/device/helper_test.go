@@ -161,6 +161,21 @@ func (d backend) Grow(s *own, positions int) (device.Room, error) {
 	return device.Room{Positions: s.room, Bytes: uint64(10 * s.room), Most: uint64(10*s.room + 5*old)}, nil
 }
 
+// Room returns what Grow allocates.
+func (d backend) Room(positions int) device.Room {
+	n := (positions + 7) &^ 7
+	return device.Room{Positions: n, Bytes: uint64(10 * n)}
+}
+
+func (d backend) Shrink(s *own, positions int) (device.Room, error) {
+	if d.growErr != nil {
+		return device.Room{}, d.growErr
+	}
+	room := d.Room(positions)
+	s.room = room.Positions
+	return room, nil
+}
+
 func (d backend) Copy(to, from *own, positions int) error {
 	copy(to.slot, from.slot)
 	to.copied = positions

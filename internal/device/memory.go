@@ -70,6 +70,17 @@ func (b Base[S]) Memory() replay.Memory {
 	return q.memory
 }
 
+// ResetPeaks sets the peak of each kind of slots to what is in use.
+func (b Base[S]) ResetPeaks() {
+	q := b.q
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for kind := range q.memory.Kinds {
+		u := &q.memory.Kinds[kind]
+		u.Peak = u.Active
+	}
+}
+
 // Planned predicts Memory without loading a table. m is the memory that a backend's Load would
 // report; fixed and kv are the bytes of one session without and for the KV caches. It returns the
 // account after Load and the amount that each session adds.

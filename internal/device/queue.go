@@ -32,6 +32,13 @@ type Backend[S any] interface {
 	// exceeds the current number and is at most the context. It preserves existing rows and zeroes
 	// new ones. The session has nothing in flight. If Grow fails, the session is unchanged.
 	Grow(s S, positions int) (Room, error)
+	// Shrink gives back the memory of KV rows that are not needed for the given number of positions,
+	// which is less than the current one and may be 0. It preserves the rows of those positions. The
+	// session has nothing in flight. If Shrink fails, the session is unchanged.
+	Shrink(s S, positions int) (Room, error)
+	// Room returns the positions and the bytes of caches that Grow or Shrink makes for the given number of
+	// positions.
+	Room(positions int) Room
 	// Copy copies the slots of session scope from one session to another. Of the KV caches it
 	// copies the rows of the given number of positions, for which both sessions have room. The
 	// sessions have nothing in flight.
@@ -70,7 +77,8 @@ type Queue[S any] struct {
 	work        sync.Cond // signals a new job, or the end of the executor
 	table       *table.Table
 	memory      replay.Memory
-	whole       bool // the KV caches do not grow
+	whole       bool   // the KV caches do not grow
+	limit       uint64 // bytes of the KV caches of all sessions; 0: no limit
 	pool        sequence.Layout
 	pooled      bool // the table is pooled
 	loading     bool

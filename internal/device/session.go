@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/pianola-engine/pianola/replay"
+	"github.com/pianola-engine/pianola/table"
 )
 
 // state is the state of a session's submission.
@@ -89,6 +90,11 @@ func (q *Queue[S]) open(fill func(s *session[S]) error) (replay.SessionID, error
 	s := &session[S]{}
 	s.changed.L = &s.mu
 	s.job.queue, s.job.of = q, s
+	if q.whole {
+		if err := q.admit(q.slots(table.ScopeSession, table.SlotKV), 0); err != nil {
+			return 0, err
+		}
+	}
 	fixed, err := uint64(0), error(nil)
 	if s.job.Session, fixed, err = q.backend.Open(); err == nil {
 		q.account(s, fixed, 0, 0)
@@ -130,6 +136,9 @@ func (q *Queue[S]) grow(s *session[S], positions int) error {
 	if context := int(q.table.Header.Context); positions > context {
 		return fmt.Errorf("%s: %d positions are past the context of %d", q.name, positions, context)
 	}
+	if err := q.admit(q.backend.Room(positions).Bytes, s.kv); err != nil {
+		return err
+	}
 	room, err := q.backend.Grow(s.job.Session, positions)
 	if err != nil {
 		return err
@@ -137,6 +146,34 @@ func (q *Queue[S]) grow(s *session[S], positions int) error {
 	s.room = room.Positions
 	q.account(s, s.fixed, room.Bytes, room.Most)
 	return nil
+}
+
+// admit returns a *replay.LimitError if the KV caches of all sessions would be over the limit once a
+// session's have more bytes in place of less.
+func (q *Queue[S]) admit(more, less uint64) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if need := q.memory.Kinds[table.SlotKV].Active + more - less; q.limit > 0 && need > q.limit {
+		return q.place(&replay.LimitError{Kind: table.SlotKV, Need: need, Limit: q.limit})
+	}
+	return nil
+}
+
+// Shrink gives back the memory of a session's KV rows past the given number of positions.
+func (b Base[S]) Shrink(id replay.SessionID, positions int) error {
+	return b.q.hold(id, func(s *session[S]) error {
+		q := b.q
+		if q.whole || positions < 0 || q.backend.Room(positions).Positions >= s.room {
+			return nil
+		}
+		room, err := q.backend.Shrink(s.job.Session, positions)
+		if err != nil {
+			return err
+		}
+		s.room = room.Positions
+		q.account(s, s.fixed, room.Bytes, room.Most)
+		return nil
+	})
 }
 
 // Reserve enlarges a session's KV caches to hold the given number of positions.

@@ -4,6 +4,7 @@ package cpu
 
 import (
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,4 +17,12 @@ func reserve(n int) (b []byte, release func() error, err error) {
 	}
 	smallPages(b)
 	return b, func() error { return unix.Munmap(b) }, nil
+}
+
+// discard gives the whole pages of b, part of what reserve returned, back to the system. Their
+// content is lost.
+func discard(b []byte) {
+	if b = within(b, uintptr(os.Getpagesize())); len(b) > 0 {
+		_ = unix.Madvise(b, unix.MADV_DONTNEED)
+	}
 }

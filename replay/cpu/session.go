@@ -125,6 +125,22 @@ func (d backend) Grow(_ *session, positions int) (device.Room, error) {
 	return roomOf(d.table, d.caches, positions), nil
 }
 
+// Room returns what Grow accounts for.
+func (d backend) Room(positions int) device.Room { return roomOf(d.table, d.caches, positions) }
+
+// Shrink gives the pages of rows that are not needed back to the system.
+func (d backend) Shrink(s *session, positions int) (device.Room, error) {
+	room := roomOf(d.table, d.caches, positions)
+	for i := range d.caches {
+		c := &d.caches[i]
+		for part := range c.Parts() {
+			at, n := c.Span(part, c.Used(room.Positions), c.Rows)
+			discard(s.mem[c.Slot][at:][:n])
+		}
+	}
+	return room, nil
+}
+
 // roomOf returns the size of a session's caches with room for the given number of positions.
 func roomOf(t *table.Table, caches []table.KVCache, positions int) (room device.Room) {
 	page := uint64(os.Getpagesize())

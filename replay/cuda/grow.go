@@ -10,16 +10,29 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Grow gives a session larger caches, copies the existing rows, and prepares the mode again for
-// the new addresses.
-func (d backend) Grow(s *session, positions int) (room device.Room, err error) {
+// Grow gives a session larger caches.
+func (d backend) Grow(s *session, positions int) (device.Room, error) {
+	return d.resize(s, positions, s.room)
+}
+
+// Shrink gives a session smaller caches.
+func (d backend) Shrink(s *session, positions int) (device.Room, error) {
+	return d.resize(s, positions, positions)
+}
+
+// Room returns the caches that Grow and Shrink allocate.
+func (d backend) Room(positions int) device.Room { return d.caches.Room(positions, align) }
+
+// resize gives a session other caches, copies the rows of the positions to keep, and prepares the
+// mode again for the new addresses.
+func (d backend) resize(s *session, positions, keep int) (room device.Room, err error) {
 	if err := d.enter(); err != nil {
 		return room, err
 	}
 	defer d.leave(&err)
 	old, mem := s.grown, slices.Clone(s.mem)
 	s.grown = grown{room: d.caches.Capacity(positions), kv: owned{drv: d.drv}, made: owned{drv: d.drv}}
-	err = d.moveCaches(s, mem, old.room)
+	err = d.moveCaches(s, mem, old.room, keep)
 	if err == nil {
 		for _, c := range d.caches.Cmds {
 			d.bind(s, c)
@@ -39,18 +52,18 @@ func (d backend) Grow(s *session, positions int) (room device.Room, err error) {
 	return room, errors.Join(old.made.free(), old.kv.free())
 }
 
-// moveCaches allocates a session's caches and copies the existing rows.
-func (d *Device) moveCaches(s *session, old []driver.Ptr, room int) error {
+// moveCaches allocates a session's caches and copies the rows of the positions to keep.
+func (d *Device) moveCaches(s *session, old []driver.Ptr, room, keep int) error {
 	s.size = d.caches.Place(s.room, align, func(slot int, at uint64) { s.mem[slot] = driver.Ptr(at) })
 	base, err := d.zeroed(&s.kv, s.size)
 	if err != nil {
 		return fmt.Errorf("cuda: KV caches for %d positions: %w", s.room, err)
 	}
 	d.caches.Place(s.room, align, func(slot int, at uint64) { s.mem[slot] = base + driver.Ptr(at) })
-	if room == 0 {
+	if keep == 0 {
 		return nil
 	}
-	return d.moveRows(s.mem, old, s.room, room, room)
+	return d.moveRows(s.mem, old, s.room, room, keep)
 }
 
 // moveRows copies the rows of the given number of positions between the caches of two sessions and

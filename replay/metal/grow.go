@@ -9,12 +9,25 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Grow gives a session larger caches, copies the existing rows, and binds and records its
-// commands again.
-func (d backend) Grow(s *session, positions int) (room device.Room, err error) {
+// Grow gives a session larger caches.
+func (d backend) Grow(s *session, positions int) (device.Room, error) {
+	return d.resize(s, positions, s.room)
+}
+
+// Shrink gives a session smaller caches.
+func (d backend) Shrink(s *session, positions int) (device.Room, error) {
+	return d.resize(s, positions, positions)
+}
+
+// Room returns the caches that Grow and Shrink allocate.
+func (d backend) Room(positions int) device.Room { return d.caches.Room(positions, align) }
+
+// resize gives a session other caches, copies the rows of the positions to keep, and binds and
+// records its commands again.
+func (d backend) resize(s *session, positions, keep int) (room device.Room, err error) {
 	old, mem := s.grown, slices.Clone(s.mem)
 	s.grown = grown{room: d.caches.Capacity(positions), kv: owned{drv: d.drv}, made: owned{drv: d.drv}}
-	blocks, err := d.moveCaches(s, mem, old.room)
+	blocks, err := d.moveCaches(s, mem, old.room, keep)
 	if err == nil {
 		d.bindCaches(s)
 		if d.o.Mode == modeRecord {
@@ -40,8 +53,9 @@ func (d *Device) bindCaches(s *session) {
 	}
 }
 
-// moveCaches allocates a session's caches, copies the existing rows and returns the buffers.
-func (d *Device) moveCaches(s *session, old []place, room int) (blocks []driver.Buffer, err error) {
+// moveCaches allocates a session's caches, copies the rows of the positions to keep and returns the
+// buffers.
+func (d *Device) moveCaches(s *session, old []place, room, keep int) (blocks []driver.Buffer, err error) {
 	var parts []part
 	d.caches.Each(s.room, func(own table.KVCache) {
 		s.mem[own.Slot] = place{}
@@ -50,8 +64,8 @@ func (d *Device) moveCaches(s *session, old []place, room int) (blocks []driver.
 	if blocks, s.size, err = d.fit(&s.kv, d.table, parts, s.mem); err != nil {
 		return nil, fmt.Errorf("metal: KV caches for %d positions: %w", s.room, err)
 	}
-	if room > 0 {
-		err = d.moveRows(s.mem, old, s.room, room, room)
+	if keep > 0 {
+		err = d.moveRows(s.mem, old, s.room, room, keep)
 	}
 	return blocks, err
 }

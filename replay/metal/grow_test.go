@@ -69,6 +69,15 @@ func TestGrowKinds(t *testing.T) {
 				}
 				check(fork, 280)
 				check(id, written)
+				before := d.Memory().Kinds[table.SlotKV].Active
+				if err := d.Shrink(id, 100); err != nil {
+					t.Fatal(err)
+				}
+				if now := d.Memory().Kinds[table.SlotKV].Active; now >= before {
+					t.Errorf("%d bytes of caches after Shrink, before %d", now, before)
+				}
+				check(id, 100)
+				check(fork, 280)
 				if got := tokens(t, d, id); !slices.Equal(got, want) {
 					t.Errorf("%v, want %v", got, want)
 				}
