@@ -7,6 +7,7 @@ import (
 	"io"
 	"log"
 	"sync"
+	"time"
 
 	"github.com/pianola-engine/pianola"
 )
@@ -28,6 +29,8 @@ func Example_parallel() {
 			return fmt.Sprintf("try again later: %d calls wait, at most %d may, for %v so far", overload.Waiting, overload.Limit, overload.Wait)
 		case errors.Is(err, pianola.ErrNoPages):
 			return "the prompt needs more pages than the model has"
+		case errors.Is(err, pianola.ErrDeadline):
+			return "the first token cannot come in time"
 		case errors.As(err, &refused):
 			return "not with Options.Parallel: " + refused.What
 		}
@@ -63,11 +66,21 @@ func Example_parallel() {
 	}
 	defer s.Close()
 	fmt.Println(explain(s.Snapshot(io.Discard)))
+
+	// A call may have a deadline and a priority. The pages of a pinned prompt stay for later calls.
+	var prefix pianola.PrefixCache = pianola.PrefixPinned // or PrefixOn, PrefixOff
+	request := pianola.RequestOptions{Within: time.Nanosecond, Priority: 1, Prefix: prefix}
+	for _, err := range s.Generate(ctx, "func main() {", pianola.GenerateOptions{Request: request}) {
+		fmt.Println(explain(err))
+	}
+	fmt.Println(s.SetRequest(pianola.RequestOptions{Prefix: pianola.PrefixOff}), pianola.PrefixOn)
 	var load pianola.Load = m.Load()
 	fmt.Println(load.Running, load.Waiting, load.UsedPages <= load.Pages)
 	// Output:
 	// true
 	// true <nil>
 	// not with Options.Parallel: a snapshot
+	// the first token cannot come in time
+	// <nil> on
 	// 0 0 true
 }

@@ -52,6 +52,8 @@ type GenerateOptions struct {
 	// Whole replaces the context by the prompt instead of appending the prompt. Their common
 	// prefix is kept, and only the tokens after it are prefilled.
 	Whole bool
+	// Request has the priority and the deadline of the call, and whether it shares KV pages.
+	Request RequestOptions
 	// ContinueText omits the BOS token that the model expects at the start of a context.
 	ContinueText bool
 }
@@ -144,6 +146,9 @@ func (g *generation) generate(ctx context.Context, ids []int32) (err error) {
 	g.before = g.s.Stats()
 	g.of.count(func(st *GenerateStats) { *st = GenerateStats{PromptTokens: len(ids)} })
 	defer g.tally()
+	if err := g.s.SetRequest(g.o.Request); err != nil {
+		return err
+	}
 	if err := g.s.SetSampling(replay.Sampling(g.o.Sampling)); err != nil {
 		return err
 	}

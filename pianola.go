@@ -132,7 +132,8 @@ var (
 	ErrNoSampler       = replay.ErrNoSampler       // TableOptions.Sampler other than "none"
 	ErrNoVerify        = replay.ErrNoVerify        // TableOptions.Draft
 
-	ErrNoPages = replay.ErrNoPages // the context needs more KV pages than Options.Parallel's model has
+	ErrNoPages  = replay.ErrNoPages  // the context needs more KV pages than Options.Parallel's model has
+	ErrDeadline = replay.ErrDeadline // the first token cannot come within RequestOptions.Within
 
 	ErrSpeculateSampled = replay.ErrSpeculateSampled // speculative decoding requires greedy sampling
 
@@ -151,6 +152,21 @@ type OverloadError = replay.OverloadError
 
 // ParallelError reports what a model with Options.Parallel does not support, in its field What.
 type ParallelError = replay.ParallelError
+
+// RequestOptions are the settings of a call of a model with Options.Parallel. Its fields are Priority,
+// which is added to SessionOptions.Priority; Within, the time within which the first token must
+// come, for which other models return an error; and Prefix, which other models support too.
+type RequestOptions = replay.RequestOptions
+
+// PrefixCache selects which KV pages a call shares with other prompts.
+type PrefixCache = replay.PrefixCache
+
+// The uses of shared pages.
+const (
+	PrefixOn     = replay.PrefixOn     // use the pages of a known beginning, and share those of the prompt; "" means the same
+	PrefixOff    = replay.PrefixOff    // prefill the whole prompt, and share nothing
+	PrefixPinned = replay.PrefixPinned // keep the prompt's pages until the session pins another prompt or is closed
+)
 
 // Load is the load of a model with Options.Parallel.
 type Load = replay.Occupancy

@@ -162,6 +162,11 @@ func (s *Session) SetNext(id int32) error { return s.s.SetNext(id) }
 // error is a *SamplingError, ErrNoSampler, ErrNoLogProbs, ErrBusy or ErrClosed.
 func (s *Session) SetSampling(o Sampling) error { return s.s.SetSampling(replay.Sampling(o)) }
 
+// SetRequest selects the priority, the deadline and the use of shared pages of the following calls of
+// Prompt and Chain. Generate sets them too. The error is ErrBusy or ErrClosed, or names the invalid
+// field.
+func (s *Session) SetRequest(o RequestOptions) error { return s.s.SetRequest(o) }
+
 // Rewind shortens the context to its first n positions. The token at position n becomes the
 // pending token. A model with sliding-window layers can rewind at most to one prefill chunk of its
 // table before the last position that was ever written. The error is ErrBusy or ErrClosed, or

@@ -167,6 +167,8 @@ func (s *Session) parallelError(err error) error {
 		return ErrClosed
 	case errors.Is(err, schedule.ErrPages):
 		return fmt.Errorf("%w: %d tokens", ErrNoPages, len(s.par.c.Tokens()))
+	case errors.Is(err, schedule.ErrDeadline):
+		return ErrDeadline
 	case errors.As(err, &over):
 		return &OverloadError{over.Waiting, over.Limit, over.Wait}
 	}
@@ -177,10 +179,7 @@ func (s *Session) parallelError(err error) error {
 // the first known ones do not count as reused.
 func (s *Session) startParallel(ids []int32, most, known int) error {
 	p := s.par
-	a := batch.Ask{Tokens: ids, Most: most, Bound: s.o.ChainTime, Priority: s.o.Priority, Settings: p.choice}
-	if s.o.NoReuse {
-		a.Caching = schedule.Private
-	}
+	a := batch.Ask{Tokens: ids, Most: most, Bound: s.o.ChainTime, Priority: s.o.Priority + s.request.Priority, Within: s.request.Within, Caching: s.caching(), Settings: p.choice}
 	st, err := p.c.Start(a)
 	if err != nil {
 		return s.parallelError(err)
@@ -275,7 +274,7 @@ func (s *Session) repromptParallel(ctx context.Context, ids []int32) (next int32
 		return 0, false, err
 	}
 	keep := 0
-	for have := s.par.c.Tokens(); !s.o.NoReuse && keep < min(s.n, len(ids)-1) && have[keep] == ids[keep]; {
+	for have := s.par.c.Tokens(); s.reuses() && keep < min(s.n, len(ids)-1) && have[keep] == ids[keep]; {
 		keep++
 	}
 	if err := s.replace(s.par.c.Tokens()[:keep], keep, false); err != nil {

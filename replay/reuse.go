@@ -50,7 +50,7 @@ func (s *Session) keep(n int) {
 // NoReuse.
 func (s *Session) common(ids []int32) (int, error) {
 	most := min(s.n, len(ids))
-	if s.o.NoReuse {
+	if !s.reuses() {
 		most = 0
 	}
 	if err := s.readTokens(0, most); err != nil {

@@ -60,6 +60,8 @@ type session struct {
 
 	par *parallel // of a model for many sequences, otherwise nil
 
+	request RequestOptions // of the following requests
+
 	entries []byte // entries of the ranks slot for the tokens of the last call
 	entered int    // number of valid entries
 }

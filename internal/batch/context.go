@@ -22,7 +22,15 @@ type Context struct {
 	ring   int     // leading tokens that it has
 	stream *Stream // of the request in progress
 	closed bool
-	pins   []*pages.Pin
+	pin    *pages.Pin // of the last prompt that was pinned
+}
+
+// unpin releases the pin.
+func (c *Context) unpin() {
+	if c.pin != nil {
+		c.pin.Release()
+		c.pin = nil
+	}
 }
 
 // NewContext returns an empty context. Contexts share prefixes with others of the same namespace.
@@ -105,9 +113,7 @@ func (c *Context) Close() {
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
 	if first {
-		for _, p := range c.pins {
-			p.Release()
-		}
+		c.unpin()
 		c.e.s.Drop(c.seq)
 		c.e.stir()
 	}
@@ -226,7 +232,8 @@ func (st *Stream) unread() int {
 func (st *Stream) finish(err error) {
 	st.tally()
 	if st.r.Pin != nil {
-		st.c.pins = append(st.c.pins, st.r.Pin)
+		st.c.unpin()
+		st.c.pin = st.r.Pin
 	}
 	st.mu.Lock()
 	st.done, st.err = true, err

@@ -19,6 +19,9 @@ type Corrected struct {
 	decode, prefill ratios
 }
 
+// trusted reports whether the predicted time of a prompt means something.
+func (c *Corrected) trusted() bool { return !c.Guess || c.prefill.known(1) >= 0 }
+
 // ratios are measured times divided by predicted ones, by class of rows; 0 until the first measurement.
 type ratios [classes]float64
 

@@ -34,6 +34,7 @@ func (s *Scheduler) Done(step *Step, outcomes []Outcome) (ended []*Request, err 
 		r.Tokens = append(r.Tokens, o.Tokens...)
 		r.Chosen += len(o.Tokens)
 		s.publish(r, false)
+		s.pin(r)
 		if o.Stopped || r.Chosen >= r.Most {
 			s.publish(r, true)
 			s.Cancel(r)
@@ -70,11 +71,16 @@ func (s *Scheduler) prefilled(c Chunk, o Outcome) error {
 	r.Filled += c.Rows
 	if c.Last {
 		s.publish(r, true)
-		if r.Caching == Pinned && r.Pin == nil {
-			r.Pin = s.c.Store.Pin(r.Space, r.Tokens[:min(r.prompt, len(r.Tokens))])
-		}
 	}
 	return nil
+}
+
+// pin pins the prompt of a request once it has been computed.
+func (s *Scheduler) pin(r *Request) {
+	if r.Caching == Pinned && r.Pin == nil && r.Sequence.Len() >= r.prompt {
+		s.publish(r, true)
+		r.Pin = s.c.Store.Pin(r.Space, r.Tokens[:r.prompt])
+	}
 }
 
 // Fail ends the requests of a step whose submission failed. Their sequences keep the positions that

@@ -92,9 +92,18 @@ func (s *Scheduler) split() (rows, prompts []*Request) {
 
 // refuseLate removes requests whose first token cannot come in time.
 func (s *Scheduler) refuseLate(now time.Duration, step *Step) {
+	c, corrected := s.c.Cost.(*Corrected)
+	known := !corrected || c.trusted()
 	for _, list := range [][]*Request{s.waiting, s.running} {
 		for _, r := range slices.Clone(list) {
-			if r.Deadline > 0 && r.Chosen == 0 && now+s.prefill(r.Sequence.Len(), r.left()) > r.Deadline {
+			if r.Deadline == 0 || r.Chosen > 0 {
+				continue
+			}
+			first := now
+			if known {
+				first += s.prefill(r.Sequence.Len(), r.left())
+			}
+			if first > r.Deadline {
 				s.refuse(r, ErrDeadline, step)
 			}
 		}
