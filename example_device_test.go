@@ -50,6 +50,21 @@ func ExampleMode_UnmarshalText() {
 	// true mode fast [encode record resident]
 }
 
+// A service in a container gives memory back before the container's limit is reached.
+func ExamplePressure() {
+	m, err := pianola.Open(context.Background(), "testdata/gopher-q8_0.gguf", pianola.Options{Device: pianola.DeviceCPU, Pressure: &pianola.Pressure{
+		Idle: time.Minute,
+		Notify: func(e pianola.PressureEvent) {
+			log.Printf("%d of %d bytes in use: %d released (critical: %v, %v)", e.Used, e.Limit, e.Released, e.Critical, e.Err)
+		},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(m.Close())
+	// Output: <nil>
+}
+
 // What an opened model reports about itself.
 func ExampleModel() {
 	m, err := pianola.Open(context.Background(), "testdata/gopher-q8_0.gguf", pianola.Options{Device: pianola.DeviceCPU, Threads: 1, RealTime: true})

@@ -77,6 +77,9 @@ type Options struct {
 	// that grows briefly exists twice; only the new one counts.
 	WeightLimit, KVLimit, ScratchLimit uint64
 
+	// Pressure lets the model give memory back when memory becomes scarce. nil does not watch.
+	Pressure *Pressure
+
 	// Hub lets Open accept the id of a model of the hub, such as org/name:Q4_K_M, as Resolve does; a
 	// local path still takes precedence. Its Events are not used. nil selects local paths only.
 	Hub *HubOptions

@@ -202,6 +202,7 @@ type Model struct {
 	realTime bool
 	together int // Options.Parallel
 	life     *lifecycle
+	watch    *watcher // of Options.Pressure, or nil
 }
 
 // Open maps a model's files, compiles its table and loads it on a device. path is a .gguf file, a
@@ -305,6 +306,9 @@ func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 	if err := m.load(ctx, o); err != nil {
 		return err
 	}
+	if err := m.watchPressure(o.Pressure); err != nil {
+		return err
+	}
 	if o.NoPrewarm {
 		return context.Cause(ctx)
 	}
@@ -381,6 +385,7 @@ func (m *Model) Close() error {
 
 // release frees what the model has.
 func (m *Model) release() error {
+	m.watch.stop()
 	var errs []error
 	switch {
 	case m.m != nil:
