@@ -82,6 +82,7 @@ func sessionCalls(t *testing.T, m *pianola.Model) map[string]func(s *pianola.Ses
 		"SetNext":     func(s *pianola.Session, _ func()) error { return s.SetNext(5) },
 		"SetSampling": func(s *pianola.Session, _ func()) error { return s.SetSampling(pianola.Sampling{}) },
 		"SetTaps":     func(s *pianola.Session, _ func()) error { return s.SetTaps(nil) },
+		"SetRequest":  func(s *pianola.Session, _ func()) error { return s.SetRequest(pianola.RequestOptions{}) },
 		"Keys":        func(s *pianola.Session, _ func()) error { _, err := s.Keys(0); return err },
 		"Values":      func(s *pianola.Session, _ func()) error { _, err := s.Values(7); return err },
 		"SnapshotFile": func(s *pianola.Session, _ func()) error {
