@@ -16,7 +16,7 @@ import (
 // supported with Options.Parallel; a service refuses further requests if too many wait.
 func Example_parallel() {
 	ctx := context.Background()
-	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: pianola.DeviceCPU, Parallel: 4, Table: pianola.TableOptions{Context: 256}})
+	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: pianola.DeviceCPU, Parallel: 4, Table: pianola.TableOptions{Context: 256, AllLogits: true, Hidden: true}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -60,6 +60,18 @@ func Example_parallel() {
 	var list []pianola.Generation = m.BatchGenerate(ctx, []string{"func main() {", ""}, pianola.GenerateOptions{MaxTokens: 8})
 	fmt.Println(list[0].Text == texts[0], explain(list[1].Err))
 
+	// Lists of prompts can be scored and embedded, too.
+	scores, err := m.Classify(ctx, []string{"func main()", "package"}, []string{" {", " main"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(scores[0][0].LogLikelihood > scores[0][1].LogLikelihood, scores[1][1].LogLikelihood > scores[1][0].LogLikelihood)
+	vectors, err := m.Embed(ctx, []string{"func main()", "func main()"}, pianola.EmbedOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(vectors[0][0] == vectors[1][0])
+
 	s, err := m.NewSession(pianola.SessionOptions{})
 	if err != nil {
 		log.Fatal(err)
@@ -79,6 +91,8 @@ func Example_parallel() {
 	// Output:
 	// true
 	// true <nil>
+	// true true
+	// true
 	// not with Options.Parallel: a snapshot
 	// the first token cannot come in time
 	// <nil> on

@@ -98,33 +98,49 @@ type EmbedOptions struct {
 // The error includes the index of the text. It is ErrNoHiddenProgram without TableOptions.Hidden,
 // ErrNoTokenizer, ErrEmptyPrompt, ErrContextFull, the cause of ctx, ErrBusy or ErrClosed.
 func (s *Session) Embed(ctx context.Context, texts []string, o EmbedOptions) ([][]float32, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	vectors := make([][]float32, len(texts))
+	for i, text := range texts {
+		var err error
+		if vectors[i], err = s.embed(ctx, i, text, o); err != nil {
+			return nil, err
+		}
+	}
+	return vectors, nil
+}
+
+// check sets the default pooling, and returns an error for an unknown one.
+func (o *EmbedOptions) check() error {
 	if o.Pooling == "" {
 		o.Pooling = PoolMean
 	}
 	if o.Pooling != PoolMean && o.Pooling != PoolLast {
-		return nil, fmt.Errorf("pianola: unknown pooling %q (valid: %s, %s)", o.Pooling, PoolMean, PoolLast)
+		return fmt.Errorf("pianola: unknown pooling %q (valid: %s, %s)", o.Pooling, PoolMean, PoolLast)
 	}
-	width := int(s.m.t.Header.Width)
-	vectors := make([][]float32, len(texts))
-	sum := make([]float64, width)
-	for i, text := range texts {
-		ids, err := s.m.encode(text)
-		if err == nil {
-			err = s.pool(ctx, ids, o.Pooling, sum)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("pianola: text %d: %w", i, err)
-		}
-		vectors[i] = make([]float32, width)
-		scale := 1.0
-		if norm := length(sum); o.Normalize && norm > 0 {
-			scale = 1 / norm
-		}
-		for j, v := range sum {
-			vectors[i][j] = float32(v * scale)
-		}
+	return nil
+}
+
+// embed returns the vector of the text with index i.
+func (s *Session) embed(ctx context.Context, i int, text string, o EmbedOptions) ([]float32, error) {
+	vector := make([]float32, s.m.t.Header.Width)
+	sum := make([]float64, len(vector))
+	ids, err := s.m.encode(text)
+	if err == nil {
+		err = s.pool(ctx, ids, o.Pooling, sum)
 	}
-	return vectors, nil
+	if err != nil {
+		return nil, fmt.Errorf("pianola: text %d: %w", i, err)
+	}
+	scale := 1.0
+	if norm := length(sum); o.Normalize && norm > 0 {
+		scale = 1 / norm
+	}
+	for j, v := range sum {
+		vector[j] = float32(v * scale)
+	}
+	return vector, nil
 }
 
 // pool sets sum to a text's pooled states.
@@ -174,19 +190,28 @@ type LabelScore struct {
 func (s *Session) Classify(ctx context.Context, prompts, labels []string) ([][]LabelScore, error) {
 	scores := make([][]LabelScore, len(prompts))
 	for i, prompt := range prompts {
-		scores[i] = make([]LabelScore, len(labels))
-		alone, err := s.m.encode(prompt)
-		if err != nil {
-			return nil, fmt.Errorf("pianola: prompt %d: %w", i, err)
+		var err error
+		if scores[i], err = s.classify(ctx, i, prompt, labels); err != nil {
+			return nil, err
 		}
-		for j, label := range labels {
-			ids, err := s.m.encode(prompt + label)
-			if err == nil {
-				scores[i][j], err = s.score(ctx, ids, common(alone, ids))
-			}
-			if err != nil {
-				return nil, fmt.Errorf("pianola: prompt %d, label %d: %w", i, j, err)
-			}
+	}
+	return scores, nil
+}
+
+// classify scores the labels of the prompt with index i.
+func (s *Session) classify(ctx context.Context, i int, prompt string, labels []string) ([]LabelScore, error) {
+	alone, err := s.m.encode(prompt)
+	if err != nil {
+		return nil, fmt.Errorf("pianola: prompt %d: %w", i, err)
+	}
+	scores := make([]LabelScore, len(labels))
+	for j, label := range labels {
+		ids, err := s.m.encode(prompt + label)
+		if err == nil {
+			scores[j], err = s.score(ctx, ids, common(alone, ids))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("pianola: prompt %d, label %d: %w", i, j, err)
 		}
 	}
 	return scores, nil

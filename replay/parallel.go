@@ -41,8 +41,6 @@ func (e *ParallelError) Error() string {
 
 // What a model for many sequences does not support. docs/PARALLEL.md lists it in the same words.
 const (
-	noLogits      = "reading the logits of the pending token"
-	noRows        = "the logits or hidden states of every row"
 	noSpeculation = "speculative decoding"
 	noTap         = "a tap"
 	noKV          = "reading the KV cache"
@@ -175,11 +173,25 @@ func (s *Session) parallelError(err error) error {
 	return s.closedOr(err)
 }
 
+// ask returns a request for the context with ids behind it.
+func (s *Session) ask(ids []int32) batch.Ask {
+	return batch.Ask{
+		Tokens: ids, Bound: s.o.ChainTime, Priority: s.o.Priority + s.request.Priority, Within: s.request.Within,
+		Caching: s.caching(), Settings: s.par.choice,
+	}
+}
+
 // startParallel asks the engine for at most most tokens after ids. Of the context's tokens before them,
 // the first known ones do not count as reused.
 func (s *Session) startParallel(ids []int32, most, known int) error {
+	a := s.ask(ids)
+	a.Most = most
+	return s.start(a, known)
+}
+
+// start starts a request.
+func (s *Session) start(a batch.Ask, known int) error {
 	p := s.par
-	a := batch.Ask{Tokens: ids, Most: most, Bound: s.o.ChainTime, Priority: s.o.Priority + s.request.Priority, Within: s.request.Within, Caching: s.caching(), Settings: p.choice}
 	st, err := p.c.Start(a)
 	if err != nil {
 		return s.parallelError(err)
@@ -223,6 +235,9 @@ func (s *Session) settle() {
 func (s *Session) endParallel(n int) {
 	p := s.par
 	st := p.st
+	if st == nil {
+		return
+	}
 	p.st = nil
 	st.Close(n)
 	f := st.Figures()

@@ -259,7 +259,6 @@ func TestParallelRefused(t *testing.T) {
 	if _, _, err := s.Prompt(t.Context(), prompt(5)); err != nil {
 		t.Fatal(err)
 	}
-	none := func(int, []float32) error { return nil }
 	_, dry := s.Dry(1)
 	_, kv := s.KV(0)
 	_, restore := m.Restore(nil, replay.SessionOptions{})
@@ -268,7 +267,7 @@ func TestParallelRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, err := range []error{
-		s.Logits(nil), s.AllLogits(t.Context(), prompt(1), none), s.RepromptHidden(t.Context(), prompt(1), 0, none), s.SetSpeculation(true),
+		s.SetSpeculation(true),
 		s.SetTap(&replay.Tap{}), s.Profile(t.Context(), nil), s.ProfilePrompt(t.Context(), nil, nil, nil), dry, kv, s.Snapshot(nil), restore,
 	} {
 		var e *replay.ParallelError

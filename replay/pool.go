@@ -53,6 +53,7 @@ type choice struct {
 	sampled bool // the sampler chooses
 	sampler []byte
 	stops   []byte
+	rows    *rowProgram // of a request that reads positions
 }
 
 // program returns the index of the choice in pool.batch.
@@ -371,30 +372,45 @@ func take(to *batch.Result, tokens []byte, n int) {
 	}
 }
 
-// chunk prefills a part of a prompt and, if it is the last one, lets the head choose a token.
-func (p *pool) chunk(s *batch.Submission, c *batch.Chunk, to *batch.Result) error {
-	run := func(program, position, rows, row int) Run {
-		at := uint32(position)
-		return Run{Program: uint32(program), Count: 1, Step: table.Step{
-			Position: at, KVRow: at, KVLen: at + 1, TokenIndex: at, Row: uint32(row), Rows: uint32(rows), Sequence: uint32(c.Number),
-		}}
-	}
+// sequenceRun returns a run of a program on rows of one sequence.
+func sequenceRun(number, program, position, rows, row int) Run {
+	at := uint32(position)
+	return Run{Program: uint32(program), Count: 1, Step: table.Step{
+		Position: at, KVRow: at, KVLen: at + 1, TokenIndex: at, Row: uint32(row), Rows: uint32(rows), Sequence: uint32(number),
+	}}
+}
+
+// chunk prefills a part of a prompt. If it is the last one, the head chooses a token; the values of rows that
+// are read are computed after each part.
+func (p *pool) chunk(s *batch.Submission, c *batch.Chunk, to *batch.Result) (err error) {
 	if to.Skipped = p.halt.Load(); to.Skipped {
 		return nil
 	}
 	var runs []Run
-	rows := 0 // of the last run
-	for at, end := c.At, c.At+c.Rows; at < end; at += rows {
+	rows, end := 0, c.At+c.Rows // rows of the last run
+	for at := c.At; at < end; at += rows {
 		rows = p.m.chunk(at, end-at) // the device may want fewer rows at a time
-		runs = append(runs, run(p.m.prefill(rows), at, rows, 0))
+		runs = append(runs, sequenceRun(c.Number, p.m.prefill(rows), at, rows, 0))
+		if n := at + rows - max(at, end-c.Read); n > 0 {
+			if to.Values, err = p.values(s, c, runs, n, to.Values); err != nil {
+				return err
+			}
+			runs = runs[:0]
+		}
+	}
+	if len(runs) == 0 {
+		if to.Skipped = p.halt.Load(); to.Skipped {
+			to.Values = nil
+		}
+		return nil
 	}
 	p.reads = p.reads[:0]
 	var chosen []byte
 	if c.Last {
 		choice := c.Settings.(*choice)
 		head := []int{p.m.programs.head, p.m.programs.sampleHead, p.m.programs.rankedHead}[choice.program()]
-		runs = append(runs, run(head, c.At+c.Rows-1, 1, rows-1))
-		chosen = p.read(&batch.Row{Number: c.Number, Position: c.At + c.Rows - 1, Settings: c.Settings}, 1, to)
+		runs = append(runs, sequenceRun(c.Number, head, end-1, 1, rows-1))
+		chosen = p.read(&batch.Row{Number: c.Number, Position: end - 1, Settings: c.Settings}, 1, to)
 	}
 	r, err := p.submit(s, runs...)
 	if err != nil {

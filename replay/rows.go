@@ -18,13 +18,12 @@ var (
 	ErrNoHiddenProgram = errors.New("replay: the table has no program for the hidden states of every row")
 )
 
+var errPendingRows = errors.New("replay: the logits of every row need a context without a pending token")
+
 // AllLogits appends ids to the context as Prompt does and calls visit with the logits of
 // each row in order, [vocab]. They are valid during the call. An error of visit ends
 // AllLogits and leaves the context unchanged.
 func (s *Session) AllLogits(ctx context.Context, ids []int32, visit func(row int, logits []float32) error) error {
-	if err := s.single(noRows); err != nil {
-		return err
-	}
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
@@ -32,8 +31,11 @@ func (s *Session) AllLogits(ctx context.Context, ids []int32, visit func(row int
 	if s.m.programs.logits < 0 {
 		return ErrNoLogitsProgram
 	}
+	if s.par != nil {
+		return s.allLogitsParallel(ctx, ids, visit)
+	}
 	if s.pending {
-		return errors.New("replay: the logits of every row need a context without a pending token")
+		return errPendingRows
 	}
 	if err := s.rows(ctx, s.m.logitsRows(), ids, 0, visit); err != nil {
 		return err
@@ -77,9 +79,6 @@ func (m *Model) hiddenRows() rowProgram {
 }
 
 func (s *Session) repromptRows(ctx context.Context, p rowProgram, missing error, ids []int32, from int, visit func(row int, values []float32) error) error {
-	if err := s.single(noRows); err != nil {
-		return err
-	}
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
@@ -92,6 +91,9 @@ func (s *Session) repromptRows(ctx context.Context, p rowProgram, missing error,
 	}
 	if from < 0 || from >= len(ids) {
 		return fmt.Errorf("replay: row %d is not in 0..%d", from, len(ids)-1)
+	}
+	if s.par != nil {
+		return s.repromptRowsParallel(ctx, p, ids, from, visit)
 	}
 	keep, err := s.common(ids[:from])
 	if err != nil {

@@ -675,9 +675,6 @@ func (s *Session) SetNext(id int32) error {
 
 // Logits copies the logits from which the pending token was chosen to dst, [vocab].
 func (s *Session) Logits(dst []float32) error {
-	if err := s.single(noLogits); err != nil {
-		return err
-	}
 	if err := s.begin(); err != nil {
 		return err
 	}
@@ -687,6 +684,9 @@ func (s *Session) Logits(dst []float32) error {
 	}
 	if want := int(s.m.t.Header.Vocab); len(dst) != want {
 		return fmt.Errorf("replay: %d logits for a vocabulary of %d tokens", len(dst), want)
+	}
+	if s.par != nil {
+		return s.logitsParallel(dst)
 	}
 	return s.readSlot(s.m.logits, s.row, dst, make([]byte, 4*len(dst)))
 }

@@ -121,9 +121,10 @@ func (c *Context) Close() {
 
 // Ask is a request to continue a context.
 type Ask struct {
-	Tokens   []int32 // appended to the context first
-	Most     int     // number of tokens to choose
-	Once     bool    // end after the first submission that chooses tokens
+	Tokens   []int32         // appended to the context first
+	Most     int             // number of tokens to choose
+	Reads    *schedule.Reads // not nil: values are read and no token is chosen; Most is then 0
+	Once     bool            // end after the first submission that chooses tokens
 	Bound    time.Duration
 	Priority int
 	Within   time.Duration // refuse if the first token cannot come within this time; 0 means no limit
@@ -162,6 +163,7 @@ type Stream struct {
 	mu      sync.Mutex // guards the fields below
 	tokens  []int32    // not yet fetched
 	ranks   []byte
+	values  [][]byte // not yet fetched
 	stopped bool
 	fetched int
 	done    bool
@@ -192,7 +194,12 @@ func (c *Context) Start(a Ask) (*Stream, error) {
 		st.r.Deadline = now + a.Within
 	}
 	// The last token is computed in any case: the next one follows from it.
-	if last := len(st.r.Tokens) - 1; last >= 0 && c.seq.Len() > last {
+	last := len(st.r.Tokens) - 1
+	if a.Reads != nil {
+		st.r.Reads = &schedule.Reads{From: a.Reads.From, Most: a.Reads.Most}
+		last = min(last, a.Reads.From)
+	}
+	if last >= 0 && c.seq.Len() > last {
 		c.seq.Truncate(last)
 	}
 	if err := e.s.Add(st.r); err != nil {
@@ -214,6 +221,16 @@ func (st *Stream) post(tokens []int32, ranks []byte, stopped bool, rows int, too
 	st.notify()
 }
 
+// postValues appends values for the caller to fetch.
+func (st *Stream) postValues(v []byte, took time.Duration) {
+	st.mu.Lock()
+	st.values = append(st.values, v)
+	st.figures.Steps++
+	st.figures.Device += took
+	st.mu.Unlock()
+	st.notify()
+}
+
 func (st *Stream) notify() {
 	select {
 	case st.signal <- struct{}{}:
@@ -221,11 +238,15 @@ func (st *Stream) notify() {
 	}
 }
 
-// unread returns the number of tokens that have not been fetched.
-func (st *Stream) unread() int {
+// valuesAhead is the number of chunks with unfetched values at which a request is paused.
+const valuesAhead = 2
+
+// behind reports whether so much has not been fetched that the request is paused: ahead tokens, or
+// valuesAhead chunks with values.
+func (st *Stream) behind(ahead int) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return len(st.tokens)
+	return len(st.tokens) >= ahead || len(st.values) >= valuesAhead
 }
 
 // finish ends the stream. Engine.mu must be held, and the scheduler have let the request go.
@@ -287,14 +308,41 @@ func (st *Stream) Next(ctx context.Context) (tokens []int32, ranks []byte, stopp
 		if len(tokens) > 0 || done {
 			return tokens, ranks, stopped, !done, err
 		}
-		select {
-		case <-st.signal:
-		case <-ctx.Done():
-			st.c.e.mu.Lock()
-			st.cancel(context.Cause(ctx))
-			st.c.e.mu.Unlock()
-			<-st.ended
+		st.wait(ctx)
+	}
+}
+
+// wait waits until something has been posted. If ctx ends, it ends the request.
+func (st *Stream) wait(ctx context.Context) {
+	select {
+	case <-st.signal:
+	case <-ctx.Done():
+		st.c.e.mu.Lock()
+		st.cancel(context.Cause(ctx))
+		st.c.e.mu.Unlock()
+		<-st.ended
+	}
+}
+
+// Values returns the values of the next chunk of a request that reads positions, or none after the
+// last one or with an error. Otherwise it is like Next.
+func (st *Stream) Values(ctx context.Context) ([]byte, error) {
+	for {
+		st.mu.Lock()
+		done, err := st.done, st.err
+		var v []byte
+		if len(st.values) > 0 {
+			v, st.values = st.values[0], st.values[1:]
 		}
+		st.mu.Unlock()
+		switch {
+		case v != nil && err == nil:
+			st.resume()
+			return v, nil
+		case done:
+			return nil, err
+		}
+		st.wait(ctx)
 	}
 }
 
@@ -339,7 +387,7 @@ func (st *Stream) resume() {
 	delete(e.streams, was)
 	st.r = &schedule.Request{
 		ID: was.ID, Tokens: was.Tokens, Sequence: was.Sequence, Space: was.Space, Caching: was.Caching, Most: was.Most - was.Chosen,
-		Bound: was.Bound, Priority: was.Priority, Arrival: was.Arrival, Resumed: true, Pin: was.Pin,
+		Bound: was.Bound, Priority: was.Priority, Arrival: was.Arrival, Resumed: true, Pin: was.Pin, Reads: was.Reads,
 	}
 	e.streams[st.r] = st
 	if err := e.s.Add(st.r); err != nil {

@@ -56,13 +56,15 @@ type Row struct {
 type Chunk struct {
 	Number, At, Rows int
 	Last             bool
+	Read             int // number of its last rows whose values are read; no token is chosen then
 	Settings         any
 }
 
 // Result is what a submission did for a row or a chunk.
 type Result struct {
 	schedule.Outcome
-	Ranks []byte // what the device says of the tokens' probabilities, for the caller
+	Values []byte // of the rows that are read
+	Ranks  []byte // what the device says of the tokens' probabilities, for the caller
 }
 
 // Submission is what a device executes: rows and chunks are independent of each other.
@@ -307,7 +309,7 @@ func (e *Engine) fill(step *schedule.Step) {
 		sub.Rows = append(sub.Rows, Row{r.Number, len(r.Tokens) - 1, row.Tokens, e.streams[r].settings})
 	}
 	for _, c := range step.Chunks {
-		sub.Chunks = append(sub.Chunks, Chunk{c.Request.Number, c.At, c.Rows, c.Last, e.streams[c.Request].settings})
+		sub.Chunks = append(sub.Chunks, Chunk{c.Request.Number, c.At, c.Rows, c.Last && c.Request.Reads == nil, c.Read(), e.streams[c.Request].settings})
 	}
 	var changes []pages.Entry
 	for _, r := range step.Requests() {
@@ -339,6 +341,9 @@ func (e *Engine) settle(step *schedule.Step, err error) {
 	for i, r := range requests {
 		st := e.streams[r]
 		c := st.c
+		if v := e.sub.Results[i].Values; len(v) > 0 && err == nil {
+			st.postValues(v, e.sub.Took)
+		}
 		if n := r.Chosen - before[i]; n > 0 {
 			c.ring = len(r.Tokens)
 			st.post(outcomes[i].Tokens, e.sub.Results[i].Ranks, outcomes[i].Stopped, len(step.Decode), e.sub.Took)
@@ -375,7 +380,7 @@ func (e *Engine) afterwards(requests []*schedule.Request) {
 		case st.ask.Once && r.Chosen > 0:
 			e.s.Cancel(r)
 			e.end(r, nil)
-		case st.unread() >= e.o.Ahead:
+		case st.behind(e.o.Ahead):
 			e.s.Cancel(r)
 			st.paused = true
 		}

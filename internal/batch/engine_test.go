@@ -372,7 +372,7 @@ func TestSlowCaller(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for e.Load().Running > 0 || st.unread() == 0 {
+	for e.Load().Running > 0 || !st.behind(1) {
 		time.Sleep(time.Millisecond)
 	}
 	c := e.NewContext("")
@@ -407,7 +407,7 @@ func TestClose(t *testing.T) {
 		}
 		if i == 0 {
 			paused = st
-			for st.unread() < 4 {
+			for !st.behind(4) {
 				time.Sleep(time.Millisecond)
 			}
 			continue

@@ -35,7 +35,7 @@ func (s *Scheduler) Done(step *Step, outcomes []Outcome) (ended []*Request, err 
 		r.Chosen += len(o.Tokens)
 		s.publish(r, false)
 		s.pin(r)
-		if o.Stopped || r.Chosen >= r.Most {
+		if o.Stopped || r.Chosen >= r.Most && r.Reads == nil || r.left() == 0 {
 			s.publish(r, true)
 			s.Cancel(r)
 			ended = append(ended, r)
@@ -62,13 +62,16 @@ func (s *Scheduler) prefilled(c Chunk, o Outcome) error {
 		}
 		return nil
 	}
-	if want := map[bool]int{true: 1}[c.Last]; len(o.Tokens) != want {
+	if want := map[bool]int{true: 1}[c.Last && r.Reads == nil]; len(o.Tokens) != want {
 		return fmt.Errorf("schedule: a chunk of request %d chose %d tokens, want %d", r.ID, len(o.Tokens), want)
 	}
 	if err := r.Sequence.Advance(c.At + c.Rows); err != nil {
 		return err
 	}
 	r.Filled += c.Rows
+	if r.Reads != nil {
+		r.Reads.From = max(r.Reads.From, c.At+c.Rows)
+	}
 	if c.Last {
 		s.publish(r, true)
 	}

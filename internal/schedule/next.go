@@ -18,6 +18,14 @@ type Chunk struct {
 	Last     bool // the prompt ends here: a token is chosen
 }
 
+// Read returns the number of the chunk's last rows whose values are read.
+func (c *Chunk) Read() int {
+	if c.Request.Reads == nil {
+		return 0
+	}
+	return max(0, min(c.Rows, c.At+c.Rows-c.Request.Reads.From))
+}
+
 // Refusal is a request that is not served any more.
 type Refusal struct {
 	Request *Request
@@ -81,7 +89,7 @@ func (s *Scheduler) bound() (least time.Duration) {
 // split returns the running requests that decode and those with a prompt, in the order of ranks.
 func (s *Scheduler) split() (rows, prompts []*Request) {
 	for _, r := range s.running {
-		if r.left() == 1 {
+		if r.decodes() {
 			rows = append(rows, r)
 		} else {
 			prompts = append(prompts, r)
@@ -145,7 +153,7 @@ func (s *Scheduler) mustWait(r *Request) bool {
 	}
 	if v := s.c.Store.Version() + 1; r.matched != v {
 		r.matched = v
-		r.waits = s.c.Store.Match(r.Space, r.Tokens[:len(r.Tokens)-1]).Owner
+		r.waits = s.c.Store.Match(r.Space, r.Tokens[:r.shared()]).Owner
 	}
 	if r.waits == nil {
 		return false
@@ -187,7 +195,7 @@ func (s *Scheduler) makePages(r *Request, step *Step) bool {
 	for {
 		had := r.Sequence.Len()
 		if r.Caching != Private {
-			r.Sequence.Adopt(r.Space, r.Tokens[:len(r.Tokens)-1])
+			r.Sequence.Adopt(r.Space, r.Tokens[:r.shared()])
 		}
 		if s.fits(r) {
 			return true
@@ -232,7 +240,7 @@ func (s *Scheduler) start(r *Request, now time.Duration, step *Step) {
 	}
 	i, _ := slices.BinarySearchFunc(s.running, r, before)
 	s.running = slices.Insert(s.running, i, r)
-	if r.Caching != Private && r.left() > 1 {
+	if r.Caching != Private && !r.decodes() {
 		r.Sequence.Claim(r.Space, r.Tokens)
 	}
 	step.Admitted = append(step.Admitted, r)
@@ -359,6 +367,9 @@ func (s *Scheduler) chunks(prompts []*Request, step *Step) {
 		}
 		first := len(step.Chunks) == 0
 		least := min(LeastChunk, r.left())
+		if r.Reads != nil {
+			least = min(least, max(0, r.Reads.From-r.Sequence.Len())+r.Reads.Most)
+		}
 		rows := s.rows(r, min(budget, s.c.Chunk, r.left()), limit-spent)
 		took := s.c.Cost.Prefill(r.Sequence.Len(), least)
 		// The smallest chunk is permitted beyond the share, but not beyond the bound unless it
@@ -387,6 +398,9 @@ func (s *Scheduler) chunks(prompts []*Request, step *Step) {
 // rest of the prompt or a multiple of LeastChunk, and 0 if that is too few.
 func (s *Scheduler) rows(r *Request, most int, limit time.Duration) int {
 	at := r.Sequence.Len()
+	if d := r.Reads; d != nil {
+		most = min(most, max(0, d.From-at)+d.Most)
+	}
 	n := most
 	if most < r.left() {
 		n = most / LeastChunk * LeastChunk

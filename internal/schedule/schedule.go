@@ -120,6 +120,7 @@ type Request struct {
 	Most     int           // number of tokens to choose, at least 1
 	Bound    time.Duration // bound of the time of submissions
 	Priority int           // larger ones rank first
+	Reads    *Reads        // not nil: values of positions are read and no token is chosen; Most is then 0
 	Resumed  bool          // the request continues an earlier one: it is not refused because many wait
 	Arrival  time.Duration // times are since any fixed moment
 	Deadline time.Duration // of the first token; 0 means none
@@ -139,6 +140,23 @@ type Request struct {
 	waits   *pages.Sequence // computes the beginning of the prompt
 }
 
+// Reads selects the positions of a request whose values are read. The request must compute them itself.
+type Reads struct {
+	From int // first position; the scheduler sets it to the first one that has not been computed yet
+	Most int // largest number of such positions in a chunk
+}
+
+// shared returns the number of tokens whose pages may come from other requests.
+func (r *Request) shared() int {
+	if r.Reads != nil {
+		return r.Reads.From
+	}
+	return len(r.Tokens) - 1
+}
+
+// decodes reports whether the request is a row that decodes: only its last token is to be computed.
+func (r *Request) decodes() bool { return r.Reads == nil && r.left() == 1 }
+
 type state int
 
 const (
@@ -157,6 +175,14 @@ func (r *Request) left() int { return len(r.Tokens) - r.Sequence.Len() }
 // before compares ranks.
 func before(a, b *Request) int {
 	return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.ID, b.ID))
+}
+
+// valid reports whether the request asks for tokens or reads positions that it has.
+func (r *Request) valid() bool {
+	if d := r.Reads; d != nil {
+		return r.Most == 0 && d.Most > 0 && d.From >= r.Sequence.Len() && d.From < len(r.Tokens)
+	}
+	return r.Most > 0
 }
 
 // Scheduler plans the submissions of a model.
@@ -221,7 +247,7 @@ func (s *Scheduler) Running() []*Request { return s.running }
 // Add adds a request. The error is an *OverloadError, ErrPages or ErrDeadline, or says that the
 // request is invalid; the request is then not added.
 func (s *Scheduler) Add(r *Request) error {
-	if n := len(r.Tokens); r.state != absent || r.Sequence == nil || n < 1 || n > s.c.Context || r.Sequence.Len() >= n || r.Most < 1 || r.Bound <= 0 {
+	if n := len(r.Tokens); r.state != absent || r.Sequence == nil || n < 1 || n > s.c.Context || r.Sequence.Len() >= n || !r.valid() || r.Bound <= 0 {
 		return fmt.Errorf("schedule: invalid request %d: %d tokens in a context of %d, %d to choose, bound %v", r.ID, n, s.c.Context, r.Most, r.Bound)
 	}
 	if len(s.waiting) >= s.c.Queue+len(s.numbers) && !r.Resumed {

@@ -1,0 +1,116 @@
+package replay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/replay"
+)
+
+// rowsScript reads values of rows in every way that a session has, and returns all of them.
+func rowsScript(ctx context.Context, s *replay.Session, vocab int, seed uint64) (all []float32, err error) {
+	defer func() { err = errors.Join(err, s.Close()) }()
+	r := rand.New(rand.NewPCG(seed, 9))
+	next := 0
+	visit := func(row int, values []float32) error {
+		if row != next {
+			return fmt.Errorf("row %d comes after row %d", row, next-1)
+		}
+		next++
+		all = append(all, values...)
+		return nil
+	}
+	ids := prompt(10 + r.IntN(90))
+	ids[r.IntN(len(ids))] = 3
+	next = r.IntN(len(ids))
+	if err := s.RepromptLogits(ctx, ids, next, visit); err != nil {
+		return nil, err
+	}
+	if next != len(ids) || s.Len() != len(ids) {
+		return nil, fmt.Errorf("%d of %d rows, a context of %d", next, len(ids), s.Len())
+	}
+	if seed%3 == 0 {
+		if err := s.SetSampling(replay.Sampling{Temperature: 0.8, Seed: seed, RepeatPenalty: 1.3, RepeatLastN: 20}); err != nil {
+			return nil, err
+		}
+	}
+	if _, _, err := s.Prompt(ctx, prompt(3)); err != nil {
+		return nil, err
+	}
+	if _, _, err := s.Chain(ctx, 1); err != nil {
+		return nil, err
+	}
+	logits := make([]float32, vocab)
+	for range 2 { // the context goes on as if the logits had not been read
+		if err := s.Logits(logits); err != nil {
+			return nil, err
+		}
+		all = append(all, logits...)
+		tokens, _, err := s.Chain(ctx, 1)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, float32(tokens[0]))
+	}
+	ids = append(ids[:len(ids)/2], prompt(20)...)
+	next = r.IntN(len(ids))
+	if err := s.RepromptHidden(ctx, ids, next, visit); err != nil {
+		return nil, err
+	}
+	enough := errors.New("enough")
+	if err := s.RepromptLogits(ctx, prompt(30), 2, func(int, []float32) error { return enough }); !errors.Is(err, enough) || s.Len() > 2 {
+		return nil, fmt.Errorf("a visit that ends early: %w, %d positions", err, s.Len())
+	}
+	if err := s.Reset(); err != nil {
+		return nil, err
+	}
+	next = 0
+	if err := s.AllLogits(ctx, ids, visit); err != nil {
+		return nil, err
+	}
+	tokens, _, err := s.Chain(ctx, 1)
+	if err != nil {
+		return nil, err
+	}
+	return append(all, float32(tokens[0])), nil
+}
+
+// TestParallelRows reads logits and hidden states in many sessions at once, with few pages. Each gets the
+// values that it gets alone from a model for batching.
+func TestParallelRows(t *testing.T) {
+	for _, name := range []string{"llama", "gemma3_text"} {
+		t.Run(name, func(t *testing.T) {
+			o := compiler.Options{Context: 128, Batching: true, AllLogits: true, Hidden: true}
+			alone := parallelModel(t, name, o, replay.LoadOptions{})
+			o.Sequences, o.Pages = 3, 6
+			m := parallelModel(t, name, o, replay.LoadOptions{})
+			var all sync.WaitGroup
+			for i := range uint64(12) {
+				want, err := rowsScript(t.Context(), session(t, alone, replay.SessionOptions{}), int(m.Table().Header.Vocab), i)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all.Go(func() {
+					s, err := m.NewSession(replay.SessionOptions{})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if got, err := rowsScript(t.Context(), s, int(m.Table().Header.Vocab), i); err != nil || !slices.Equal(got, want) {
+						t.Errorf("script %d: %v, %d values, want %d", i, err, len(got), len(want))
+					}
+				})
+			}
+			all.Wait()
+			if o := m.Occupancy(); o.Running+o.Waiting+o.UsedPages > 0 {
+				t.Errorf("%+v", o)
+			}
+		})
+	}
+}
