@@ -47,7 +47,6 @@ const (
 	noProfile     = "profiling"
 	noDry         = "replaying without kernels"
 	noSnapshot    = "a snapshot"
-	noRollover    = "SessionOptions.Rollover"
 	noChain       = "SessionOptions.Chain"
 	noReserve     = "SessionOptions.Reserve"
 )
@@ -136,8 +135,6 @@ const ahead = 256
 // empty one.
 func (m *Model) newParallel(o SessionOptions, c *batch.Context) (*Session, error) {
 	switch {
-	case o.Rollover != Rollover{}:
-		return nil, &ParallelError{noRollover}
 	case o.Chain != 0:
 		return nil, &ParallelError{noChain}
 	case o.Reserve != 0:
@@ -295,6 +292,7 @@ func (s *Session) repromptParallel(ctx context.Context, ids []int32) (next int32
 	if err := s.replace(s.par.c.Tokens()[:keep], keep, false); err != nil {
 		return 0, false, err
 	}
+	s.setRollsParallel(0)
 	return s.promptParallel(ctx, ids[keep:], 0)
 }
 
@@ -312,6 +310,9 @@ func (s *Session) replace(tokens []int32, n int, pending bool) error {
 // called, so that it does not leave the batch between two calls.
 func (s *Session) chainParallel(ctx context.Context, limit int) (tokens []int32, stopped bool, err error) {
 	p := s.par
+	if err := s.makeRoomParallel(1); err != nil {
+		return nil, false, err
+	}
 	room := s.Context() - s.n
 	if room <= 0 {
 		return nil, false, fmt.Errorf("%w: all %d positions are taken", ErrContextFull, s.Context())

@@ -248,7 +248,7 @@ func testInvariance(t *testing.T, n int, o compiler.Options, open func(o compile
 func TestParallelRefused(t *testing.T) {
 	m := parallelModel(t, "llama", compiler.Options{Context: 128, Sequences: 2}, replay.LoadOptions{})
 	for what, o := range map[string]replay.SessionOptions{
-		"SessionOptions.Rollover": {Rollover: replay.Rollover{Window: 5}}, "SessionOptions.Chain": {Chain: 4}, "SessionOptions.Reserve": {Reserve: 5},
+		"SessionOptions.Chain": {Chain: 4}, "SessionOptions.Reserve": {Reserve: 5},
 	} {
 		var e *replay.ParallelError
 		if _, err := m.NewSession(o); !errors.As(err, &e) || e.What != what {
@@ -277,5 +277,50 @@ func TestParallelRefused(t *testing.T) {
 	}
 	if err := errors.Join(s.SetSpeculation(false), s.SetTap(nil)); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestParallelRollover lets contexts roll over in many sessions at once, with few pages. Each gets the tokens
+// that it gets alone from a model for batching.
+func TestParallelRollover(t *testing.T) {
+	for _, name := range []string{"llama", "gemma3_text"} {
+		t.Run(name, func(t *testing.T) {
+			o := compiler.Options{Context: 100, Batching: true, LogProbs: true}
+			alone := parallelModel(t, name, o, replay.LoadOptions{})
+			o.Sequences, o.Pages = 3, 5
+			m := parallelModel(t, name, o, replay.LoadOptions{})
+			var all sync.WaitGroup
+			for i := range 9 {
+				so := replay.SessionOptions{Rollover: replay.Rollover{Sinks: 5 * (i % 3), Window: 20 + i}}
+				sampling := replay.Sampling{}
+				if i%2 > 0 {
+					sampling = replay.Sampling{Temperature: 0.9, Seed: uint64(i), LogProbs: i % 4}
+				}
+				sc := script{fork: i%3 == 1, parts: []scriptPart{
+					{ids: prompt(10 + i), n: 150 + i, sampling: sampling},
+					{ids: prompt(40), n: 250, sampling: sampling}, // rolls over for the prompt, too
+					{ids: prompt(30), n: 300, sampling: sampling, whole: true},
+				}}
+				want, err := sc.play(t.Context(), session(t, alone, so), rand.New(rand.NewPCG(uint64(i), 1)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				all.Go(func() {
+					s, err := m.NewSession(so)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					got, err := sc.play(t.Context(), s, rand.New(rand.NewPCG(uint64(i), 2)))
+					if err != nil || !slices.Equal(got, want) {
+						t.Errorf("script %d: %v\n%v, want\n%v", i, err, got, want)
+					}
+				})
+			}
+			all.Wait()
+			if o := m.Occupancy(); o.Running+o.Waiting+o.UsedPages > 0 {
+				t.Errorf("%+v", o)
+			}
+		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 )
 
 // Rollover selects how a full context continues: its first Sinks tokens and its last Window
@@ -35,7 +36,7 @@ func (r Rollover) check(context int) error {
 func (s *Session) makeRoom(ctx context.Context, n int) error {
 	r := s.o.Rollover
 	keep := r.Sinks + r.Window
-	if r == (Rollover{}) || !s.pending || n <= s.Context()-s.n || n > s.Context()-keep || s.n <= keep {
+	if !s.rollsOver(n) {
 		return nil
 	}
 	if err := s.readTokens(0, s.n+1); err != nil {
@@ -70,4 +71,37 @@ func (s *Session) makeRoom(ctx context.Context, n int) error {
 	s.pending = true
 	s.count(func(st *Stats) { st.Prefilled += keep })
 	return nil
+}
+
+// rollsOver reports whether the context has no room for n tokens, the pending one included, and a rollover
+// makes it.
+func (s *Session) rollsOver(n int) bool {
+	r := s.o.Rollover
+	keep := r.Sinks + r.Window
+	return r != (Rollover{}) && s.pending && n > s.Context()-s.n && n <= s.Context()-keep && s.n > keep
+}
+
+// makeRoomParallel implements makeRoom for a model for many sequences. The context keeps the pages of its sinks;
+// the next request prefills the window again, because its positions are others.
+func (s *Session) makeRoomParallel(n int) error {
+	if !s.rollsOver(n) {
+		return nil
+	}
+	s.settle()
+	r, have := s.o.Rollover, s.par.c.Tokens()
+	s.setRollsParallel(s.rolls + 1)
+	return s.replace(slices.Concat(have[:r.Sinks], have[s.n-r.Window:s.n+1]), r.Sinks+r.Window, true)
+}
+
+// setRollsParallel implements setRolls for a model for many sequences.
+func (s *Session) setRollsParallel(n uint32) {
+	if s.rolls == n {
+		return
+	}
+	s.rolls = n
+	if c := *s.par.choice; c.sampled {
+		c.sampler = slices.Clone(c.sampler)
+		binary.LittleEndian.PutUint64(c.sampler, s.drawsFrom(s.seed))
+		s.par.choice = &c
+	}
 }

@@ -237,6 +237,7 @@ func (s *Session) SetSampling(o Sampling) error {
 	}
 	if s.par != nil {
 		s.settle()
+		s.seed = o.Seed
 		s.setChoice(true, o.LogProbs, b)
 		return nil
 	}

@@ -179,6 +179,7 @@ func (s *Session) Reset() error {
 	defer s.done()
 	if s.par != nil {
 		s.settle()
+		s.setRollsParallel(0)
 		return s.replace(nil, 0, false)
 	}
 	s.empty()
@@ -390,6 +391,9 @@ func (s *Session) Prompt(ctx context.Context, ids []int32) (next int32, stopped 
 	defer s.done()
 	if s.par != nil {
 		s.settle()
+		if err := s.makeRoomParallel(1 + len(ids)); err != nil {
+			return 0, false, err
+		}
 		return s.promptParallel(ctx, ids, len(s.par.c.Tokens()))
 	}
 	return s.prompt(ctx, ids)
