@@ -42,7 +42,7 @@ func (m *Model) ResetPeaks() {
 // ReleaseIdle gives back the memory of KV caches that is not needed: that of sessions which no call
 // has used for at least the given time, and of other sessions the rows that are not in use. A context
 // whose cache was released is prefilled again by the next call that needs it. It skips sessions in use,
-// and returns the number of bytes.
+// and returns the number of bytes. A model for many sequences empties its prefix tree.
 func (m *Model) ReleaseIdle(idle time.Duration) (uint64, error) {
 	before := m.dev.Memory().Kinds[table.SlotKV].Active
 	var errs []error
@@ -50,11 +50,16 @@ func (m *Model) ReleaseIdle(idle time.Duration) (uint64, error) {
 		_, err := s.release(s.idle() >= idle)
 		errs = append(errs, err)
 	}
-	if m.engine != nil {
-		m.engine.Trim()
-	}
 	after := m.dev.Memory().Kinds[table.SlotKV].Active
-	return before - min(after, before), errors.Join(errs...)
+	released := before - min(after, before)
+	if m.engine != nil {
+		removed, err := m.engine.Trim()
+		errs = append(errs, err)
+		for kind, n := range removed {
+			released += uint64(n) * m.pool.pageBytes(kind)
+		}
+	}
+	return released, errors.Join(errs...)
 }
 
 // longestIdle returns the model's sessions, those that have been idle longest first.

@@ -53,6 +53,7 @@ type Model struct {
 
 	fingerprint func() ([32]byte, error) // of the table
 	engine      *batch.Engine            // of a table for many sequences, otherwise nil
+	pool        *pool                    // of the engine
 
 	verifyRows int  // most rows of the program verify, 0 without one
 	moves      bool // Info.Moves: the device can replay verify several times in one run

@@ -106,6 +106,7 @@ func (m *Model) startEngine(l sequence.Layout, o LoadOptions) error {
 	if err != nil {
 		return err
 	}
+	m.pool = p
 	cost, predicts := m.dev.(coster)
 	if !predicts {
 		cost = guess{}

@@ -176,6 +176,48 @@ func (p *pool) findCaches() error {
 	return nil
 }
 
+// Discard implements batch.Discarder on a device that can give memory back. Pages that follow each
+// other are one range, so that their memory is a whole number of the system's pages.
+func (p *pool) Discard(kind int, free []pages.Page) error {
+	d, ok := p.m.dev.(interface {
+		Discard(id SessionID, slot uint32, offset, size uint64) error
+	})
+	if !ok {
+		return nil
+	}
+	sorted := slices.Sorted(slices.Values(free))
+	for i := range p.caches {
+		if p.caches[i].kind != kind {
+			continue
+		}
+		for _, pl := range p.caches[i].planes {
+			for first := 0; first < len(sorted); {
+				end := first + 1
+				for end < len(sorted) && sorted[end] == sorted[end-1]+1 {
+					end++
+				}
+				if err := d.Discard(p.id, p.caches[i].slot, pl.offset+uint64(sorted[first])*pl.page, uint64(end-first)*pl.page); err != nil {
+					return err
+				}
+				first = end
+			}
+		}
+	}
+	return nil
+}
+
+// pageBytes returns the bytes of a page of a kind in all caches.
+func (p *pool) pageBytes(kind int) (n uint64) {
+	for i := range p.caches {
+		if p.caches[i].kind == kind {
+			for _, pl := range p.caches[i].planes {
+				n += pl.page
+			}
+		}
+	}
+	return n
+}
+
 // ring returns the offset of a token of a sequence in the token ring's slot.
 func (p *pool) ring(number, index int) uint64 {
 	return 4 * (uint64(number)*uint64(p.m.t.Header.Context+1) + uint64(index))

@@ -183,19 +183,31 @@ func (e *Engine) Load() Load {
 	return l
 }
 
-// Trim removes from the prefix tree what no sequence uses and nobody has pinned, and returns the number
-// of pages.
-func (e *Engine) Trim() (pages int) {
+// Discarder is a Device that can give back the memory of pages.
+type Discarder interface {
+	// Discard gives back the memory of pages that nobody holds. Their content is lost. A submission
+	// may be running.
+	Discard(kind int, free []pages.Page) error
+}
+
+// Trim removes from the prefix tree what no sequence uses and nobody has pinned, and lets the device
+// give back the memory of all free pages. It returns the number of pages of each kind that it removed.
+func (e *Engine) Trim() ([]int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for kind := range e.store.Kinds() {
-		pages -= e.store.Usage(kind).Free
+	removed := make([]int, e.store.Kinds())
+	for kind := range removed {
+		removed[kind] = -e.store.Usage(kind).Free
 	}
 	e.store.Clear()
-	for kind := range e.store.Kinds() {
-		pages += e.store.Usage(kind).Free
+	var err error
+	for kind := range removed {
+		removed[kind] += e.store.Usage(kind).Free
+		if d, ok := e.o.Device.(Discarder); ok && err == nil {
+			err = d.Discard(kind, e.store.Free(kind))
+		}
 	}
-	return pages
+	return removed, err
 }
 
 // run executes steps until the engine is closed.

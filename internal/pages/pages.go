@@ -134,6 +134,9 @@ func (st *Store) Usage(kind int) Usage {
 	}
 }
 
+// Free returns the pages of a kind that nobody holds. They are valid until the next call of a method.
+func (st *Store) Free(kind int) []Page { return st.pools[kind].free }
+
 // Available returns the number of pages of a kind that are free or can be evicted.
 func (st *Store) Available(kind int) int {
 	p := &st.pools[kind]

@@ -141,6 +141,18 @@ func (d backend) Shrink(s *session, positions int) (device.Room, error) {
 	return room, nil
 }
 
+// Discard gives the memory of a range of a session's slot back to the system; its content is lost. The
+// range must be within the slot, and no submission may need it.
+func (d *Device) Discard(id replay.SessionID, slot uint32, offset, size uint64) error {
+	return d.queue.View(id, func(s *session) error {
+		if uint64(slot) >= uint64(len(s.mem)) || offset > uint64(len(s.mem[slot])) || size > uint64(len(s.mem[slot]))-offset {
+			return fmt.Errorf("cpu: slot %d: %d bytes at %d are out of range", slot, size, offset)
+		}
+		discard(s.mem[slot][offset:][:size])
+		return nil
+	})
+}
+
 // roomOf returns the size of a session's caches with room for the given number of positions.
 func roomOf(t *table.Table, caches []table.KVCache, positions int) (room device.Room) {
 	page := uint64(os.Getpagesize())
