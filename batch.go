@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/pianola-engine/pianola/internal/cost"
 )
 
 // Generation is what BatchGenerate generates after a prompt.
@@ -117,4 +119,21 @@ func (m *Model) work(f func(s *Session) error) error {
 		return err
 	}
 	return errors.Join(f(s), s.Close())
+}
+
+// steps returns the predicted times of submissions to a model with Options.Parallel, with which the
+// scheduler plans the first ones, or nil if there is no prediction for its table.
+func (m *Model) steps(on *target) *cost.Steps {
+	if !m.parallel() {
+		return nil
+	}
+	c := *on.chip
+	if d, ok := m.dev.(interface{ Threads() int }); ok {
+		c.Cores = d.Threads()
+	}
+	steps, err := cost.StepsOf(m.t, &c)
+	if err != nil {
+		return nil
+	}
+	return steps
 }

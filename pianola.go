@@ -303,7 +303,7 @@ func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 	}
 	m.times.Touch = time.Since(start)
 
-	if err := m.load(ctx, o); err != nil {
+	if err := m.load(ctx, on, o); err != nil {
 		return err
 	}
 	if err := m.watchPressure(o.Pressure); err != nil {
@@ -316,14 +316,14 @@ func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 }
 
 // load loads the table on the device and measures the parts of loading.
-func (m *Model) load(ctx context.Context, o Options) (err error) {
+func (m *Model) load(ctx context.Context, on *target, o Options) (err error) {
 	start, uploads := time.Now(), false
 	lap := func(to *time.Duration) {
 		*to = time.Since(start)
 		start = start.Add(*to)
 	}
 	show := m.life.stage(StageUpload)
-	m.m, err = replay.Load(ctx, m.dev, m.t, m.mapped, replay.LoadOptions{
+	lo := replay.LoadOptions{
 		Queue: o.Queue, KVLimit: o.KVLimit, NoWarm: o.NoPrewarm,
 		Progress: func(done, total uint64) {
 			if !uploads { // the first call reports the beginning
@@ -341,7 +341,11 @@ func (m *Model) load(ctx context.Context, o Options) (err error) {
 			}
 			return m.life.enter(ctx, StateLoaded, StageWarm)
 		},
-	})
+	}
+	if steps := m.steps(on); steps != nil {
+		lo.Cost = steps
+	}
+	m.m, err = replay.Load(ctx, m.dev, m.t, m.mapped, lo)
 	lap(&m.times.Warm)
 	return err
 }

@@ -108,7 +108,11 @@ func (m *Model) startEngine(l sequence.Layout, o LoadOptions) error {
 	}
 	m.pool = p
 	cost, predicts := m.dev.(coster)
-	if !predicts {
+	switch {
+	case predicts:
+	case o.Cost != nil:
+		cost, predicts = o.Cost, true
+	default:
 		cost = guess{}
 	}
 	queue := o.Queue

@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/replay"
@@ -112,5 +114,34 @@ func TestParallelRows(t *testing.T) {
 				t.Errorf("%+v", o)
 			}
 		})
+	}
+}
+
+// counted is a cost that counts its calls.
+type counted struct{ decode, prefill atomic.Int64 }
+
+func (c *counted) Decode(rows, depth int) time.Duration {
+	c.decode.Add(1)
+	return time.Millisecond
+}
+
+func (c *counted) Prefill(position, rows int) time.Duration {
+	c.prefill.Add(1)
+	return time.Duration(rows) * 10 * time.Microsecond
+}
+
+// TestLoadCost checks that the scheduler plans with LoadOptions.Cost.
+func TestLoadCost(t *testing.T) {
+	c := &counted{}
+	m := parallelModel(t, "llama", compiler.Options{Context: 128, Sequences: 2}, replay.LoadOptions{Cost: c})
+	s := session(t, m, replay.SessionOptions{})
+	if _, _, err := s.Prompt(t.Context(), prompt(96)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Chain(t.Context(), 5); err != nil {
+		t.Fatal(err)
+	}
+	if c.prefill.Load() == 0 || c.decode.Load() == 0 {
+		t.Errorf("predictions of %d prompts and %d rows were asked for", c.prefill.Load(), c.decode.Load())
 	}
 }

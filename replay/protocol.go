@@ -53,6 +53,12 @@ type LoadOptions struct {
 	KVLimit uint64
 	// NoWarm leaves out the replays that make the first submission as fast as later ones.
 	NoWarm bool
+	// Cost predicts the times of the parts of submissions to a table for many sequences, if the device
+	// does not. Measurements correct it. Without it, the first submissions are the smallest ones.
+	Cost interface {
+		Decode(rows, depth int) time.Duration     // of a token for each of several rows
+		Prefill(position, rows int) time.Duration // of a chunk of a prompt
+	}
 	// Loaded, if not nil, is called once the weights are in place and before the first
 	// submission. Its error ends the load.
 	Loaded func() error

@@ -1,0 +1,46 @@
+package cost_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/cost"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// TestSteps checks the predicted times of submissions to tables for many sequences: at numbers of rows that
+// are computed they are those of the program, between them they are close to those, and more rows or
+// positions never take less time.
+func TestSteps(t *testing.T) {
+	for _, name := range []string{"cpu", "h200", "m4-pro"} {
+		tab, c := compile(t, "qwen3-0.6b", "Q4_0", name, compiler.Options{Context: 2048, Sequences: 32})
+		s, err := cost.StepsOf(tab, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rows := range []int{1, 4, 16, 100, int(tab.Header.Chunk)} {
+			p, _ := tab.Prefill(rows)
+			_, total := predict(t, tab, c, p.Name, cost.Point{Position: 1000, Rows: rows})
+			want := total.Seconds + cost.RatesOf(c).Pass
+			if got := s.Prefill(1000, rows).Seconds(); got < 0.75*want || got > 1.33*want {
+				t.Errorf("%s: a chunk of %d rows takes %.3g s, predicted %.3g", name, rows, want, got)
+			}
+		}
+		var rows, chunk time.Duration
+		for n := 1; n <= 40; n++ {
+			d, p := s.Decode(n, 100), s.Prefill(0, 16*n)
+			if d < rows || p < chunk || d > s.Decode(n, 1900) {
+				t.Errorf("%s: %d rows take %v after %v; %d rows of a prompt %v after %v", name, n, d, rows, 16*n, p, chunk)
+			}
+			rows, chunk = d, p
+		}
+	}
+	tab, c := compile(t, "qwen3-0.6b", "Q4_0", "cpu", compiler.Options{Context: 2048})
+	if _, err := cost.StepsOf(tab, c); err == nil {
+		t.Error("a table for sessions that take turns has predictions of batches")
+	}
+	if _, err := cost.StepsOf(&table.Table{}, c); err == nil {
+		t.Error("an empty table has predictions")
+	}
+}
