@@ -172,7 +172,11 @@ func (p *tapped) show(cmd int, step *table.Step, read replay.Reader) error {
 	if err != nil {
 		return err
 	}
-	a.Position += behind(env)
+	row := behind(env)
+	if row > 0 && row >= int(step.Rows) {
+		return nil // the command computes an inactive row
+	}
+	a.Position += row
 	if p.activations[cmd] {
 		all, err := p.t.Written(cmd, p.program[cmd], step)
 		if err != nil {

@@ -31,6 +31,13 @@ func watch(t *testing.T, tab *table.Table, f func(program string, cmd int, step 
 		if err != nil {
 			return err
 		}
+		env, err := tab.EnvAt(cmd, of[cmd], step)
+		if err != nil {
+			return err
+		}
+		if row, ok := env.Value("behind"); ok && row > 0 && row >= uint64(step.Rows) {
+			all = nil // an inactive row
+		}
 		var values [][]float32
 		for _, w := range all {
 			b := make([]byte, w.Size())
