@@ -172,6 +172,16 @@ func TestChipFile(t *testing.T) {
 	wantError(t, runCommand(t, "compile", gopher, "--chip-file", filepath.Join(dir, "none"), "-o", roll), statusFailed, "no such file")
 }
 
+// TestLimitFlags runs a model with limits of its memory, as large as needed and smaller.
+func TestLimitFlags(t *testing.T) {
+	eval := []string{"eval", gopher, "--device", "cpu", "--ids", "5,6", "-n", "2", "--no-prewarm"}
+	succeed(t, append(eval, "--weight-limit", "1G", "--kv-limit", "1G", "--scratch-limit", "1G")...)
+	for flag, kind := range map[string]string{"--weight-limit": "weight", "--kv-limit": "kv", "--scratch-limit": "scratch"} {
+		wantError(t, runCommand(t, append(eval, flag, "1K")...), statusFailed, "bytes of kind "+kind+" are needed, and the limit is 1024")
+	}
+	wantError(t, runCommand(t, append(eval, "--kv-limit", "much")...), statusUsage, "not a number of bytes")
+}
+
 // TestArchFile runs a model of a family that only a file describes.
 func TestArchFile(t *testing.T) {
 	text, err := os.ReadFile("../../arch/data/llama.json")

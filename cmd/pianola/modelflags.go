@@ -28,6 +28,8 @@ type modelFlags struct {
 	checkWeights bool
 	cuda         pianola.CUDAOptions
 	arch         archFiles
+	limits       [3]byteCount // of weights, KV caches and scratch
+	noPrewarm    bool
 
 	checkActivations bool
 }
@@ -44,6 +46,10 @@ func (f *modelFlags) register(cmd *cobra.Command) {
 	fs.BoolVar(&f.checkWeights, "check-weights", false, checkUsage)
 	fs.StringVar(&f.cuda.CacheDir, "cuda-cache", "", "keep the assembled CUDA kernels in `DIR` (default: pianola/cuda in the user's cache directory)")
 	fs.BoolVar(&f.cuda.NoCache, "no-cuda-cache", false, "assemble the CUDA kernels anew and do not keep them")
+	fs.TextVar(&f.limits[0], "weight-limit", byteCount(0), "fail if the weights need more than `BYTES`, such as 8G (default: no limit)")
+	fs.TextVar(&f.limits[1], "kv-limit", byteCount(0), "fail if the KV caches of all sessions need more than `BYTES` (default: no limit)")
+	fs.TextVar(&f.limits[2], "scratch-limit", byteCount(0), "fail if the scratch memory needs more than `BYTES` (default: no limit)")
+	fs.BoolVar(&f.noPrewarm, "no-prewarm", false, "begin as soon as the weights are uploaded; the first tokens take longer")
 	f.arch.register(cmd, "", "")
 	f.table.register(cmd, "", "")
 }
@@ -78,7 +84,8 @@ func (f *modelFlags) options(cmd *cobra.Command) (pianola.Options, error) {
 	}
 	o := pianola.Options{
 		Device: f.device, Mode: f.mode, Threads: f.threads, RealTime: f.realTime, Table: t, AnyChip: f.anyChip, CheckWeights: f.checkWeights,
-		CUDA: f.cuda,
+		CUDA: f.cuda, NoPrewarm: f.noPrewarm,
+		WeightLimit: uint64(f.limits[0]), KVLimit: uint64(f.limits[1]), ScratchLimit: uint64(f.limits[2]),
 	}
 	if o.Architectures, err = f.arch.fs(); err != nil {
 		return o, err

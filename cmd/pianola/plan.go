@@ -81,6 +81,9 @@ Without --pages each of them has enough pages for its full context.`,
 
 // parseBytes parses a number of bytes with an optional suffix K, M, G or T, a power of 1024.
 func parseBytes(s string) (uint64, error) {
+	if s == "" {
+		return 0, errors.New("not a number of bytes")
+	}
 	shift := 0
 	if i := strings.IndexByte("KMGT", s[len(s)-1]); i >= 0 {
 		shift, s = 10*(i+1), s[:len(s)-1]
@@ -90,6 +93,24 @@ func parseBytes(s string) (uint64, error) {
 		return 0, errors.New("not a number of bytes")
 	}
 	return n << shift, nil
+}
+
+// byteCount is the value of a flag that limits bytes; 0 means no limit.
+type byteCount uint64
+
+// MarshalText returns "" for no limit.
+func (b byteCount) MarshalText() ([]byte, error) {
+	if b == 0 {
+		return nil, nil
+	}
+	return strconv.AppendUint(nil, uint64(b), 10), nil
+}
+
+// UnmarshalText accepts a number with an optional K, M, G or T.
+func (b *byteCount) UnmarshalText(text []byte) error {
+	n, err := parseBytes(string(text))
+	*b = byteCount(n)
+	return err
 }
 
 // planResult is the memory that a model needs, in bytes.
