@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"sync"
 	"time"
@@ -77,7 +76,7 @@ func Example_parallel() {
 		log.Fatal(err)
 	}
 	defer s.Close()
-	fmt.Println(explain(s.Snapshot(io.Discard)))
+	fmt.Println(explain(s.Profile(ctx, nil)))
 
 	// A call may have a deadline and a priority. The pages of a pinned prompt stay for later calls.
 	var prefix pianola.PrefixCache = pianola.PrefixPinned // or PrefixOn, PrefixOff
@@ -93,7 +92,7 @@ func Example_parallel() {
 	// true <nil>
 	// true true
 	// true
-	// not with Options.Parallel: a snapshot
+	// not with Options.Parallel: profiling
 	// the first token cannot come in time
 	// <nil> on
 	// 0 0 true

@@ -238,7 +238,8 @@ func (s *Session) Fork() (*Session, error) {
 
 // Snapshot writes the context to w for Model.Restore. A snapshot contains the tokens, unencrypted,
 // the logits of the pending token, the rows of the KV cache that are in use, the fingerprints of
-// model and table, and a checksum. The error is an error of w, ErrBusy or ErrClosed.
+// model and table, and a checksum. With Options.Parallel it contains only the tokens, the fingerprints
+// and the checksum, and the first call of the restored session prefills the tokens. The error is an error of w, ErrBusy or ErrClosed.
 func (s *Session) Snapshot(w io.Writer) error { return s.s.Snapshot(w) }
 
 // SnapshotFile writes a snapshot to a file that only its owner can read. The file is replaced when

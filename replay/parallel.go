@@ -46,7 +46,6 @@ const (
 	noKV          = "reading the KV cache"
 	noProfile     = "profiling"
 	noDry         = "replaying without kernels"
-	noSnapshot    = "a snapshot"
 	noChain       = "SessionOptions.Chain"
 	noReserve     = "SessionOptions.Reserve"
 )

@@ -261,14 +261,13 @@ func TestParallelRefused(t *testing.T) {
 	}
 	_, dry := s.Dry(1)
 	_, kv := s.KV(0)
-	_, restore := m.Restore(nil, replay.SessionOptions{})
 	document, err := os.ReadFile(filepath.Join("..", "docs", "PARALLEL.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, err := range []error{
 		s.SetSpeculation(true),
-		s.SetTap(&replay.Tap{}), s.Profile(t.Context(), nil), s.ProfilePrompt(t.Context(), nil, nil, nil), dry, kv, s.Snapshot(nil), restore,
+		s.SetTap(&replay.Tap{}), s.Profile(t.Context(), nil), s.ProfilePrompt(t.Context(), nil, nil, nil), dry, kv,
 	} {
 		var e *replay.ParallelError
 		if !errors.As(err, &e) || !strings.Contains(string(document), "| "+e.What+" |") {

@@ -17,7 +17,7 @@ import (
 //
 //	 0  magic      "PIANOLS\x1a"
 //	 8  version    u32, SnapshotVersion
-//	12  flags      u32: 1: a token is pending
+//	12  flags      u32: 1: a token is pending; 2: of the parts below there are only tokens and checksum
 //	16  model      [32]u8, the table's fingerprint of the model
 //	48  table      [32]u8, fingerprint of the table
 //	80  context    u32, the table's
@@ -35,12 +35,16 @@ import (
 // each head, then the scales of each head if the cache has scales. The rows have the layout
 // of the table's slots, so any device that replays the table can restore them. If the
 // caches of a table cannot be divided into rows, the snapshot holds the whole caches.
+//
+// A snapshot of a model for many sequences has only tokens: the next call of the session that is restored
+// computes their rows again, with the same bits, unless the pages of other sessions have them.
 const (
 	snapshotMagic  = "PIANOLS\x1a"
 	snapshotHeader = 100
 	snapshotRows   = 256
 
 	flagPending = 1
+	flagTokens  = 2
 )
 
 // SnapshotVersion is the version of the format that Snapshot writes and Restore reads.
@@ -59,9 +63,6 @@ var (
 // Snapshot writes the context to w: its tokens, the logits of the pending token, and the
 // rows of the KV caches in use. It does not write stop ids and other options.
 func (s *Session) Snapshot(w io.Writer) error {
-	if err := s.single(noSnapshot); err != nil {
-		return err
-	}
 	if err := s.begin(); err != nil {
 		return err
 	}
@@ -69,6 +70,7 @@ func (s *Session) Snapshot(w io.Writer) error {
 	if err := s.ready(); err != nil {
 		return err
 	}
+	s.settle()
 	sum := sha256.New()
 	out := bufio.NewWriterSize(w, 1<<18)
 	if err := s.snapshot(io.MultiWriter(out, sum)); err != nil {
@@ -91,15 +93,24 @@ func (s *Session) snapshot(w io.Writer) error {
 	if s.pending {
 		flags = flagPending
 	}
+	high := s.high
+	if s.par != nil {
+		flags, high = flags|flagTokens, s.n
+	}
 	le := binary.LittleEndian
 	b = le.AppendUint32(b, SnapshotVersion)
 	b = le.AppendUint32(b, flags)
 	b = append(b, h.ModelFP[:]...)
 	b = append(b, fingerprint[:]...)
-	for _, v := range []uint32{h.Context, uint32(s.n), uint32(s.high), h.Vocab, s.rolls} {
+	for _, v := range []uint32{h.Context, uint32(s.n), uint32(high), h.Vocab, s.rolls} {
 		b = le.AppendUint32(b, v)
 	}
-	if _, err := w.Write(b); err != nil {
+	if s.par != nil {
+		for _, id := range s.par.c.Tokens() {
+			b = le.AppendUint32(b, uint32(id))
+		}
+	}
+	if _, err := w.Write(b); err != nil || s.par != nil {
 		return err
 	}
 	return s.eachPart(func(slot uint32, offset uint64, p []byte, _ int) error {
@@ -181,9 +192,6 @@ func (s *Session) eachSlot(f func(slot uint32, offset uint64, p []byte, position
 // It allocates memory as it reads rows, so that a damaged file cannot make it allocate more
 // than the file holds.
 func (m *Model) Restore(r io.Reader, o SessionOptions) (*Session, error) {
-	if m.engine != nil {
-		return nil, &ParallelError{noSnapshot}
-	}
 	s, err := m.NewSession(o)
 	if err != nil {
 		return nil, err
@@ -204,15 +212,17 @@ func (s *Session) restore(r io.Reader) error {
 	if err != nil {
 		return err
 	}
+	if s.par != nil {
+		return s.restoreParallel(in, to)
+	}
 	s.setPlace(to)
-	vocab := s.m.t.Header.Vocab
 	err = s.eachPart(func(slot uint32, offset uint64, p []byte, positions int) error {
 		if err := in.read(p); err != nil {
 			return err
 		}
-		for i := 0; slot == s.m.tokens && i < len(p); i += 4 {
-			if id := binary.LittleEndian.Uint32(p[i:]); id >= vocab {
-				return fmt.Errorf("%w: token %d: id %d is not in 0..%d", ErrSnapshotDamaged, i/4, id, vocab-1)
+		if slot == s.m.tokens {
+			if err := s.checkTokens(p); err != nil {
+				return err
 			}
 		}
 		if positions > 0 {
@@ -225,13 +235,43 @@ func (s *Session) restore(r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	want := in.sum.Sum(nil)
-	var got [sha256.Size]byte
-	if err := in.read(got[:]); err != nil {
+	return in.check()
+}
+
+// restoreParallel restores the context of a session of a model for many sequences.
+func (s *Session) restoreParallel(in *snapshotReader, to place) error {
+	n := to.n
+	if to.pending {
+		n++
+	}
+	p := make([]byte, 4*n)
+	if err := in.read(p); err != nil {
 		return err
 	}
-	if !bytes.Equal(got[:], want) {
-		return fmt.Errorf("%w: its checksum does not match", ErrSnapshotDamaged)
+	if err := s.checkTokens(p); err != nil {
+		return err
+	}
+	if err := in.check(); err != nil {
+		return err
+	}
+	tokens := make([]int32, n)
+	for i := range tokens {
+		tokens[i] = int32(binary.LittleEndian.Uint32(p[4*i:]))
+	}
+	if err := s.par.c.Set(tokens); err != nil {
+		return s.parallelError(err)
+	}
+	s.setPlace(place{n: to.n, pending: to.pending, rolls: to.rolls})
+	return nil
+}
+
+// checkTokens returns an error unless all tokens of a snapshot are in the vocabulary.
+func (s *Session) checkTokens(p []byte) error {
+	vocab := s.m.t.Header.Vocab
+	for i := 0; i < len(p); i += 4 {
+		if id := binary.LittleEndian.Uint32(p[i:]); id >= vocab {
+			return fmt.Errorf("%w: token %d: id %d is not in 0..%d", ErrSnapshotDamaged, i/4, id, vocab-1)
+		}
 	}
 	return nil
 }
@@ -252,6 +292,19 @@ func (r *snapshotReader) read(p []byte) error {
 	}
 	r.sum.Write(p)
 	return err
+}
+
+// check reads the checksum and compares it with that of the bytes before it.
+func (r *snapshotReader) check() error {
+	want := r.sum.Sum(nil)
+	var got [sha256.Size]byte
+	if err := r.read(got[:]); err != nil {
+		return err
+	}
+	if !bytes.Equal(got[:], want) {
+		return fmt.Errorf("%w: its checksum does not match", ErrSnapshotDamaged)
+	}
+	return nil
 }
 
 // readHeader reads a snapshot's header and checks that it belongs to the table.
@@ -286,7 +339,7 @@ func (m *Model) readHeader(in *snapshotReader) (to place, err error) {
 		return to, ErrSnapshotTable
 	case u32(80) != h.Context || u32(92) != h.Vocab:
 		return to, fmt.Errorf("%w: a context of %d and a vocabulary of %d are not the table's", ErrSnapshotDamaged, u32(80), u32(92))
-	case flags&^flagPending != 0:
+	case flags&^(flagPending|flagTokens) != 0 || (flags&flagTokens != 0) != (m.engine != nil):
 		return to, fmt.Errorf("%w: flags %#x", ErrSnapshotDamaged, flags)
 	case n > high || high > h.Context:
 		return to, fmt.Errorf("%w: %d of %d positions in a context of %d", ErrSnapshotDamaged, n, high, h.Context)
