@@ -149,6 +149,8 @@ func (g *generation) generate(ctx context.Context, ids []int32) (err error) {
 	if err := g.s.SetRequest(g.o.Request); err != nil {
 		return err
 	}
+	// Ends the request, so that its figures are complete, and its deadline is not that of later calls.
+	defer func() { _ = g.s.SetRequest(replay.RequestOptions{}) }()
 	if err := g.s.SetSampling(replay.Sampling(g.o.Sampling)); err != nil {
 		return err
 	}
@@ -249,6 +251,9 @@ type GenerateStats struct {
 	Submissions int // submissions to the device
 	Waits       int // waits for the device
 
+	Request   uint64 // with Options.Parallel, the number of the request
+	BatchRows int    // with Options.Parallel, the sum over Submissions of the rows that were decoded together
+
 	// BytesRead is the number of bytes of weights and KV cache that the commands read
 	// according to their declarations. It does not include activations, and hardware caches
 	// do not reduce it.
@@ -288,6 +293,7 @@ func (g *generation) tally() {
 		st.Prefilled, st.Reused = after.Prefilled-before.Prefilled, after.Reused-before.Reused
 		st.Queue, st.Device = after.QueueTime-before.QueueTime, after.DeviceTime-before.DeviceTime
 		st.Drafted, st.Accepted = after.Drafted-before.Drafted, after.Accepted-before.Accepted
+		st.Request, st.BatchRows = after.Request, after.BatchRows-before.BatchRows
 		st.BytesRead = after.BytesRead - before.BytesRead
 		st.Memory = memory
 	})

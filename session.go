@@ -163,7 +163,7 @@ func (s *Session) SetNext(id int32) error { return s.s.SetNext(id) }
 func (s *Session) SetSampling(o Sampling) error { return s.s.SetSampling(replay.Sampling(o)) }
 
 // SetRequest selects the priority, the deadline and the use of shared pages of the following calls of
-// Prompt and Chain. Generate sets them too. The error is ErrBusy or ErrClosed, or names the invalid
+// Prompt and Chain. Generate has its own and sets them to their zero values. The error is ErrBusy or ErrClosed, or names the invalid
 // field.
 func (s *Session) SetRequest(o RequestOptions) error { return s.s.SetRequest(o) }
 

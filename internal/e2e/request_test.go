@@ -170,3 +170,29 @@ func TestRequestPriority(t *testing.T) {
 		}
 	}
 }
+
+// TestRequestStats checks the figures of generations that end regularly and that are left early.
+func TestRequestStats(t *testing.T) {
+	m := open(t, "testdata/tiny/llama", pianola.Options{Device: pianola.DeviceCPU, Parallel: 2, Table: pianola.TableOptions{Context: 256}})
+	ids, last := counting(0, 100), uint64(0)
+	for i, stop := range []int{20, 20, 5, 1} {
+		s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true})
+		n := 0
+		for _, err := range s.GenerateIDs(t.Context(), ids, pianola.GenerateOptions{MaxTokens: 20, Request: pianola.RequestOptions{Within: time.Minute}}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n++; n == stop {
+				break
+			}
+		}
+		st := s.Stats()
+		if st.Request <= last || st.BatchRows < 1 || st.Submissions < 1 || st.Device <= 0 || st.Tokens != stop {
+			t.Errorf("generation %d: %+v", i, st)
+		}
+		if found := st.Reused >= 64; found != (i > 0) || st.Prefilled+st.Reused < len(ids)-1 {
+			t.Errorf("generation %d: %d tokens prefilled, %d found", i, st.Prefilled, st.Reused)
+		}
+		last = st.Request
+	}
+}
