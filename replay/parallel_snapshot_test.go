@@ -128,3 +128,36 @@ func TestParallelRestoreRefuses(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// FuzzParallelRestore restores any bytes in a model for many sequences, and continues what it accepts.
+func FuzzParallelRestore(f *testing.F) {
+	m := parallelModel(f, "llama", compiler.Options{Context: 128, Sequences: 2, Pages: 3}, replay.LoadOptions{})
+	s := session(f, m, replay.SessionOptions{})
+	var good []byte
+	for _, n := range []int{5, 90} {
+		if _, _, err := s.Reprompt(f.Context(), prompt(n)); err != nil {
+			f.Fatal(err)
+		}
+		var b bytes.Buffer
+		if err := s.Snapshot(&b); err != nil {
+			f.Fatal(err)
+		}
+		good = b.Bytes()
+		f.Add(good)
+	}
+	f.Add(good[:100])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for _, b := range [][]byte{b, fixed(b, good)} {
+			s, err := m.Restore(bytes.NewReader(b), replay.SessionOptions{})
+			if err != nil {
+				continue
+			}
+			if _, _, err := s.Chain(t.Context(), 2); err != nil && !errors.Is(err, replay.ErrContextFull) && !errors.Is(err, replay.ErrNothingPending) {
+				t.Error(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

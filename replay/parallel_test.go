@@ -20,7 +20,7 @@ import (
 )
 
 // parallelModel returns a tiny model for many sequences on the CPU.
-func parallelModel(t *testing.T, name string, o compiler.Options, lo replay.LoadOptions) *replay.Model {
+func parallelModel(t testing.TB, name string, o compiler.Options, lo replay.LoadOptions) *replay.Model {
 	t.Helper()
 	dev, err := cpu.New(cpu.Options{Threads: 2})
 	if err != nil {
@@ -30,7 +30,7 @@ func parallelModel(t *testing.T, name string, o compiler.Options, lo replay.Load
 }
 
 // parallelOn returns a tiny model for many sequences on a device.
-func parallelOn(t *testing.T, dev replay.Device, chip, name string, o compiler.Options, lo replay.LoadOptions) *replay.Model {
+func parallelOn(t testing.TB, dev replay.Device, chip, name string, o compiler.Options, lo replay.LoadOptions) *replay.Model {
 	t.Helper()
 	tab, dir := compiledFor(t, chip, name, 48, o)
 	mapped, err := dir.Map()
