@@ -23,7 +23,7 @@ type Memory struct {
 // MemoryUse is the memory of one kind of slot, in bytes.
 type MemoryUse struct {
 	Active uint64 // bytes in use now
-	Peak   uint64 // the largest value of Active since the model was opened
+	Peak   uint64 // the largest value of Active since the model was opened, or since Model.ResetPeaks
 }
 
 // memoryOf converts a device's memory to a Memory.

@@ -92,29 +92,22 @@ func loadedOnThreads(t testing.TB, threads int, name string, chunk int, o compil
 func loadedOn(t testing.TB, dev replay.Device, chipName, name string, chunk int, o compiler.Options) *replay.Model {
 	t.Helper()
 	tab, dir := compiledFor(t, chipName, name, chunk, o)
-	mapped, err := dir.Map()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(dev.Close(), mapped.Close()); err != nil {
-			t.Error(err)
-		}
-	})
-	m, err := replay.Load(context.Background(), dev, tab, mapped, replay.LoadOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
+	return loadedFrom(t, dev, tab, dir, replay.LoadOptions{})
 }
 
-// loadedWith loads a table on the CPU device with options of LoadOptions.
+// loadedWith loads a table on the CPU device.
 func loadedWith(t testing.TB, tab *table.Table, dir *weights.Directory, o replay.LoadOptions) *replay.Model {
 	t.Helper()
 	dev, err := cpu.New(cpu.Options{Threads: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return loadedFrom(t, dev, tab, dir, o)
+}
+
+// loadedFrom loads a table with the weights of a directory on a device. The test's cleanup closes both.
+func loadedFrom(t testing.TB, dev replay.Device, tab *table.Table, dir *weights.Directory, o replay.LoadOptions) *replay.Model {
+	t.Helper()
 	mapped, err := dir.Map()
 	if err != nil {
 		t.Fatal(err)
