@@ -129,6 +129,20 @@ func TestParallelCUDA(t *testing.T) {
 	}
 }
 
+// TestParallelRowsCUDA reads logits and hidden states in several sessions at once, with the fake driver, which runs the kernels in C.
+func TestParallelRowsCUDA(t *testing.T) {
+	for _, mode := range cuda.Modes() {
+		t.Run(mode, func(t *testing.T) {
+			testParallelRows(t, uint64(exhaustive.Pick(12, 3)), func(o compiler.Options) *replay.Model {
+				if o.Sequences == 0 {
+					return loadedOn(t, fakeCUDA(t, mode), "h200", "llama", 48, o)
+				}
+				return parallelOn(t, fakeCUDA(t, mode), "h200", "llama", o, replay.LoadOptions{})
+			})
+		})
+	}
+}
+
 // TestParallelFaults plays random scripts on a model for many sequences while driver calls fail. Scripts end with
 // the fault or have the tokens that they have without; afterwards no page is in use, and unless the device is
 // lost, other scripts succeed.

@@ -83,37 +83,42 @@ func rowsScript(ctx context.Context, s *replay.Session, vocab int, seed uint64) 
 	return append(all, float32(tokens[0])), nil
 }
 
-// TestParallelRows reads logits and hidden states in many sessions at once, with few pages. Each gets the
-// values that it gets alone from a model for batching.
+// TestParallelRows reads logits and hidden states in many sessions at once, on the CPU.
 func TestParallelRows(t *testing.T) {
 	for _, name := range []string{"llama", "gemma3_text"} {
 		t.Run(name, func(t *testing.T) {
-			o := compiler.Options{Context: 128, Batching: true, AllLogits: true, Hidden: true}
-			alone := parallelModel(t, name, o, replay.LoadOptions{})
-			o.Sequences, o.Pages = 3, 6
-			m := parallelModel(t, name, o, replay.LoadOptions{})
-			var all sync.WaitGroup
-			for i := range uint64(12) {
-				want, err := rowsScript(t.Context(), session(t, alone, replay.SessionOptions{}), int(m.Table().Header.Vocab), i)
-				if err != nil {
-					t.Fatal(err)
-				}
-				all.Go(func() {
-					s, err := m.NewSession(replay.SessionOptions{})
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					if got, err := rowsScript(t.Context(), s, int(m.Table().Header.Vocab), i); err != nil || !slices.Equal(got, want) {
-						t.Errorf("script %d: %v, %d values, want %d", i, err, len(got), len(want))
-					}
-				})
+			testParallelRows(t, 12, func(o compiler.Options) *replay.Model { return parallelModel(t, name, o, replay.LoadOptions{}) })
+		})
+	}
+}
+
+// testParallelRows reads logits and hidden states in n sessions at once, with few pages. Each gets the values
+// that it gets alone from a model for batching.
+func testParallelRows(t *testing.T, n uint64, load func(o compiler.Options) *replay.Model) {
+	o := compiler.Options{Context: 128, Batching: true, AllLogits: true, Hidden: true}
+	alone := load(o)
+	o.Sequences, o.Pages = 3, 6
+	m := load(o)
+	var all sync.WaitGroup
+	for i := range n {
+		want, err := rowsScript(t.Context(), session(t, alone, replay.SessionOptions{}), int(m.Table().Header.Vocab), i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			s, err := m.NewSession(replay.SessionOptions{})
+			if err != nil {
+				t.Error(err)
+				return
 			}
-			all.Wait()
-			if o := m.Occupancy(); o.Running+o.Waiting+o.UsedPages > 0 {
-				t.Errorf("%+v", o)
+			if got, err := rowsScript(t.Context(), s, int(m.Table().Header.Vocab), i); err != nil || !slices.Equal(got, want) {
+				t.Errorf("script %d: %v, %d values, want %d", i, err, len(got), len(want))
 			}
 		})
+	}
+	all.Wait()
+	if o := m.Occupancy(); o.Running+o.Waiting+o.UsedPages > 0 {
+		t.Errorf("%+v", o)
 	}
 }
 
