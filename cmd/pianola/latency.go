@@ -47,13 +47,18 @@ func (f *latencyFlags) register(cmd *cobra.Command) {
 	fs.BoolVar(&f.on, "latency", false, "also measure the latencies of requests")
 	fs.IntVar(&f.requests, "requests", 100, "with --latency, number of measured requests")
 	fs.IntVar(&f.load, "load", 0, "with --latency, number of goroutines that allocate memory during the requests")
-	fs.StringVar(&f.svg, "svg", "", "with --latency, draw histograms of the latencies to `FILE`")
+	fs.StringVar(&f.svg, "svg", "", "draw the histograms of --latency or the curves of --serve-load to `FILE`")
 }
 
 func (f *latencyFlags) check(cmd *cobra.Command, b *benchFlags) error {
 	fs := cmd.Flags()
+	if fs.Changed("svg") {
+		if err := f.checkSVG(cmd, b); err != nil {
+			return err
+		}
+	}
 	if !f.on {
-		for _, name := range []string{"requests", "load", "svg"} {
+		for _, name := range []string{"requests", "load"} {
 			if fs.Changed(name) {
 				return usage(cmd, "--%s requires --latency", name)
 			}
@@ -73,15 +78,20 @@ func (f *latencyFlags) check(cmd *cobra.Command, b *benchFlags) error {
 		return usage(cmd, "--latency requires a single --chain length")
 	case b.o.Depth > 0:
 		return usage(cmd, "--latency and -d exclude each other: use a longer prompt (-p)")
-	case fs.Changed("svg") && f.svg == "":
-		return usage(cmd, "--svg needs a file")
-	}
-	if f.svg != "" { // fail before minutes of measuring
-		if _, err := os.Stat(filepath.Dir(f.svg)); err != nil {
-			return err
-		}
 	}
 	return nil
+}
+
+// checkSVG checks --svg before minutes of measuring.
+func (f *latencyFlags) checkSVG(cmd *cobra.Command, b *benchFlags) error {
+	switch {
+	case !f.on && !b.serve.on:
+		return usage(cmd, "--svg requires --latency or --serve-load")
+	case f.svg == "":
+		return usage(cmd, "--svg needs a file")
+	}
+	_, err := os.Stat(filepath.Dir(f.svg))
+	return err
 }
 
 // options returns the options of the latency measurement for the flags of bench.

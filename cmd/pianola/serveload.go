@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -26,14 +28,15 @@ with --mixed they vary from a quarter to seven quarters of them.
   inter-token    time between two tokens that do not arrive together
   request        time from the arrival of a request to its last token
 goodput is the rate of the requests that keep both objectives, --first-ms and the
-mean of --token-ms a token.`
+mean of --token-ms a token. --svg draws the percentiles and the goodput by clients
+or by rate.`
 
 // serveLoadFlags are --serve-load and the flags of bench that require it.
 type serveLoadFlags struct {
 	on              bool
 	parallel        int
 	clients         []int
-	rate            float64
+	rates           []float64
 	requests        int
 	mixed           bool
 	firstMS, tokenM float64
@@ -44,7 +47,7 @@ func (f *serveLoadFlags) register(cmd *cobra.Command) {
 	fs.BoolVar(&f.on, "serve-load", false, "measure requests that run together instead")
 	fs.IntVar(&f.parallel, "parallel", 16, "with --serve-load, largest number of requests that run together")
 	fs.IntSliceVar(&f.clients, "clients", nil, "with --serve-load, number of clients; a list measures each (default: the value of --parallel)")
-	fs.Float64Var(&f.rate, "rate", 0, "with --serve-load, requests per second that arrive at random times, instead of --clients")
+	fs.Float64SliceVar(&f.rates, "rate", nil, "with --serve-load, requests per second that arrive at random times, instead of --clients; a list measures each")
 	fs.IntVar(&f.requests, "load-requests", 0, "with --serve-load, number of measured requests (default: 4 for each client, or 64)")
 	fs.BoolVar(&f.mixed, "mixed", false, "with --serve-load, requests of different lengths")
 	fs.Float64Var(&f.firstMS, "first-ms", 1000, "with --serve-load, objective of the time to the first token in ms")
@@ -72,8 +75,13 @@ func (f *serveLoadFlags) check(cmd *cobra.Command, b *benchFlags) error {
 	switch {
 	case b.o.Prompt < 1 || b.o.Decode < 2:
 		return fmt.Errorf("--serve-load: requires -p of at least 1 and -n of at least 2; got -p %d -n %d", b.o.Prompt, b.o.Decode)
-	case f.rate < 0 || f.rate > 0 && len(f.clients) > 0:
+	case len(f.rates) > 0 && len(f.clients) > 0:
 		return usage(cmd, "--rate is positive and excludes --clients")
+	}
+	for _, r := range f.rates {
+		if !(r > 0 && r <= 1e6) { // also refuses NaN
+			return usage(cmd, "--rate is positive and excludes --clients")
+		}
 	}
 	for _, n := range f.clients {
 		if n < 1 || n > 1<<14 {
@@ -94,18 +102,13 @@ func (f *serveLoadFlags) positions(b *benchFlags) int {
 
 // measure measures each number of clients, or the rate, and writes the results.
 func (f *serveLoadFlags) measure(cmd *cobra.Command, m *pianola.Model, b *benchFlags, name string) error {
-	clients := f.clients
-	if len(clients) == 0 {
-		clients = []int{f.parallel}
-	}
-	if f.rate > 0 {
-		clients = []int{0}
-	}
-	for _, n := range clients {
-		l := &serveLoad{Model: name, Parallel: f.parallel, Clients: n, Rate: f.rate, flags: f, bench: b, m: m, r: rand.New(rand.NewPCG(b.o.Seed, 18))}
+	var all []*serveLoad
+	for _, l := range f.loads() {
+		l.Model, l.Parallel, l.flags, l.bench, l.m, l.r = name, f.parallel, f, b, m, rand.New(rand.NewPCG(b.o.Seed, 18))
 		if err := l.run(cmd.Context()); err != nil {
 			return err
 		}
+		all = append(all, l)
 		if b.json {
 			if err := writeJSON(cmd.OutOrStdout(), l); err != nil {
 				return err
@@ -114,7 +117,28 @@ func (f *serveLoadFlags) measure(cmd *cobra.Command, m *pianola.Model, b *benchF
 			return err
 		}
 	}
-	return nil
+	if b.latency.svg == "" {
+		return nil
+	}
+	var page bytes.Buffer
+	if err := drawLoads(&page, all); err != nil {
+		return err
+	}
+	return os.WriteFile(b.latency.svg, page.Bytes(), 0o644)
+}
+
+// loads returns the measurements that the flags ask for, with their rates or clients.
+func (f *serveLoadFlags) loads() (all []*serveLoad) {
+	for _, rate := range f.rates {
+		all = append(all, &serveLoad{Rate: rate})
+	}
+	for _, n := range f.clients {
+		all = append(all, &serveLoad{Clients: n})
+	}
+	if len(all) == 0 {
+		all = append(all, &serveLoad{Clients: f.parallel})
+	}
+	return all
 }
 
 // serveLoad is a measurement of requests that run together. Times are in ms.
@@ -138,8 +162,8 @@ type serveLoad struct {
 	bench *benchFlags
 	m     *pianola.Model
 
-	mu                  sync.Mutex // guards the fields below and above while requests run
 	r                   *rand.Rand
+	mu                  sync.Mutex // guards the fields below and above while requests run
 	first, inter, whole *hdr.Histogram
 	good                int
 	err                 error
@@ -168,16 +192,28 @@ func (l *serveLoad) length(n int) int {
 	return max(2, n/4+l.r.IntN(6*n/4+1))
 }
 
-// next returns the prompt and the number of tokens of the next request.
-func (l *serveLoad) next() (ids []int32, tokens int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	ids = make([]int32, l.length(l.bench.o.Prompt))
-	for i := range ids {
-		ids[i] = int32(l.r.IntN(l.m.Config().Vocab))
+// request is a request of a measurement.
+type request struct {
+	wait   time.Duration // from the arrival of the request before it, with --rate
+	ids    []int32
+	tokens int
+}
+
+// draw returns n requests. They depend only on the seed, and not on the times of other requests.
+func (l *serveLoad) draw(n int) []request {
+	all := make([]request, n)
+	for i := range all {
+		if l.Rate > 0 {
+			all[i].wait = time.Duration(l.r.ExpFloat64() / l.Rate * float64(time.Second))
+		}
+		all[i].ids = make([]int32, l.length(l.bench.o.Prompt))
+		for j := range all[i].ids {
+			all[i].ids[j] = int32(l.r.IntN(l.m.Config().Vocab))
+		}
+		all[i].tokens = l.length(l.bench.o.Decode)
+		l.Prompt += len(all[i].ids)
 	}
-	l.Prompt += len(ids)
-	return ids, l.length(l.bench.o.Decode)
+	return all
 }
 
 // run sends the requests and waits for their ends.
@@ -190,32 +226,31 @@ func (l *serveLoad) run(ctx context.Context) error {
 			n = 64
 		}
 	}
+	all := l.draw(n)
 	start := time.Now()
 	var wg sync.WaitGroup
 	if l.Rate > 0 {
 		due := start
-		for range n {
-			l.mu.Lock()
-			due = due.Add(time.Duration(l.r.ExpFloat64() / l.Rate * float64(time.Second)))
-			l.mu.Unlock()
+		for _, r := range all {
+			due = due.Add(r.wait)
 			select {
 			case <-time.After(time.Until(due)):
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
 			arrived := due
-			wg.Go(func() { l.request(ctx, arrived) })
+			wg.Go(func() { l.request(ctx, r, arrived) })
 		}
 	} else {
-		left := make(chan struct{}, n)
-		for range n {
-			left <- struct{}{}
+		left := make(chan request, n)
+		for _, r := range all {
+			left <- r
 		}
 		close(left)
 		for range l.Clients {
 			wg.Go(func() {
-				for range left {
-					l.request(ctx, time.Now())
+				for r := range left {
+					l.request(ctx, r, time.Now())
 				}
 			})
 		}
@@ -227,9 +262,9 @@ func (l *serveLoad) run(ctx context.Context) error {
 	return l.err
 }
 
-// request runs one request that arrived at a time.
-func (l *serveLoad) request(ctx context.Context, arrived time.Time) {
-	err := l.generate(ctx, arrived)
+// request runs a request that arrived at a time.
+func (l *serveLoad) request(ctx context.Context, r request, arrived time.Time) {
+	err := l.generate(ctx, r, arrived)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.Requests++
@@ -239,16 +274,15 @@ func (l *serveLoad) request(ctx context.Context, arrived time.Time) {
 // apart is the smallest time between two tokens that do not arrive together.
 const apart = 100 * time.Microsecond
 
-func (l *serveLoad) generate(ctx context.Context, arrived time.Time) error {
+func (l *serveLoad) generate(ctx context.Context, r request, arrived time.Time) error {
 	s, err := l.m.NewSession(pianola.SessionOptions{IgnoreStops: true, ChainTime: l.bench.o.ChainTime})
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	ids, most := l.next()
 	var gaps []time.Duration
 	last := arrived
-	for _, err := range s.GenerateIDs(ctx, ids, pianola.GenerateOptions{MaxTokens: most}) {
+	for _, err := range s.GenerateIDs(ctx, r.ids, pianola.GenerateOptions{MaxTokens: r.tokens}) {
 		if err != nil {
 			return err
 		}
