@@ -114,7 +114,7 @@ exhaustive:
 LOOPS = TestTiled|TestProducts|TestFMA|TestDot|TestQ8Agrees|TestFloat|TestHalvesAgree|TestExp|TestQuantize|TestSumHalves|TestAddScaled|TestFP8
 race:
 	CGO_ENABLED=1 go test -race -timeout 20m -skip 'TestSampledChains|TestCUDA/.*/KVKinds|TestCUDAAgrees|$(LOOPS)' \
-		./replay/... ./internal/batch ./internal/hub ./internal/serve/keys ./internal/device ./internal/cuda/fake ./internal/tokenizer ./weights
+		./replay/... ./internal/batch ./internal/hub ./internal/serve/... ./internal/device ./internal/cuda/fake ./internal/tokenizer ./weights
 	CGO_ENABLED=1 go test -race -timeout 20m -run 'Many|Fork|Close|Busy|Break|Cancel|Events|Reserve' . ./internal/e2e
 
 STRESS ?= ./replay/cuda
