@@ -131,14 +131,10 @@ func makeModules() (*cuda.Modules, error) {
 	})
 }
 
-// pooledOnGPU reports whether the embedded kernels of tables for many sequences have run on a GPU. Until then
-// Open refuses Options.Parallel on the NVIDIA device.
-const pooledOnGPU = false
-
 // modulesOf returns the kernels of a manifest that have PTX. text returns a source file's PTX for an
 // architecture.
 func modulesOf(m *shaders.Manifest, text func(file, arch string) cuda.Text) (*cuda.Modules, error) {
-	mods := &cuda.Modules{BindingAlign: uint64(m.BindingAlign), Pooled: pooledOnGPU}
+	mods := &cuda.Modules{BindingAlign: uint64(m.BindingAlign), Pooled: true}
 	var files []string
 	for i := range m.Kernels {
 		k := &m.Kernels[i]

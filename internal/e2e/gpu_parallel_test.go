@@ -10,23 +10,6 @@ import (
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
-// onParallelGPU skips the test if there is no NVIDIA GPU, or if Open refuses Options.Parallel there: the constant
-// pooledOnGPU in device_cuda.go decides that.
-func onParallelGPU(t *testing.T) {
-	t.Helper()
-	onGPU(t)
-	m, err := pianola.Open(t.Context(), testmodels.Path(t, "testdata/tiny/llama"), pianola.Options{Device: "cuda", Parallel: 2})
-	if err != nil && strings.Contains(err.Error(), "not supported on this device yet") {
-		t.Skip("pooledOnGPU in device_cuda.go is false")
-	}
-	if err == nil {
-		err = m.Close()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // parallelOnGPU generates n times at once on a model with Options.Parallel, with few pages, and compares the
 // tokens and log-probabilities with those of a model for batching on the same GPU. The memory must not grow.
 func parallelOnGPU(t *testing.T, path string, mode pianola.Mode, o pianola.TableOptions, n int) {
@@ -46,15 +29,15 @@ func parallelOnGPU(t *testing.T, path string, mode pianola.Mode, o pianola.Table
 // windows, soft caps, experts and learned sink logits, for every kind of KV cache, and for types of weights.
 // All bits must be those of a model for batching.
 func TestGPUParallel(t *testing.T) {
-	onParallelGPU(t)
+	onGPU(t)
 	for _, mode := range gpuModes {
-		for _, o := range []pianola.TableOptions{{}, {KV: pianola.KVQ8}, {KVSinks: 4, KVWindow: 60}, {NoFuse: true}, {Exact: true}} {
+		for _, o := range []pianola.TableOptions{{}, {KV: pianola.KVQ8}, {KVSinks: 4, KVWindow: 60}, {NoFuse: true}} {
 			t.Run(fmt.Sprintf("%s %+v", mode, o), func(t *testing.T) { parallelOnGPU(t, "testdata/gopher-q8_0.gguf", mode, o, 100) })
 		}
 	}
 	for i, path := range []string{
 		"testdata/tiny/llama", "testdata/tiny/qwen3", "testdata/tiny/mistral", "testdata/tiny/gemma2", "testdata/tiny/gemma3_text",
-		"testdata/variants/gpt_oss", "testdata/variants/qwen3_moe", "testdata/variants/llama_hd80", "testdata/variants/olmo2",
+		"testdata/variants/gpt_oss", "testdata/variants/qwen3_moe", "testdata/variants/olmo2",
 	} {
 		t.Run(path, func(t *testing.T) {
 			parallelOnGPU(t, path, gpuModes[i%2], pianola.TableOptions{}, 60)
@@ -68,14 +51,35 @@ func TestGPUParallel(t *testing.T) {
 	}
 }
 
+// TestGPUParallelRefused opens models with the forms of attention that a GPU does not support for many
+// sequences. Open must name them.
+func TestGPUParallelRefused(t *testing.T) {
+	onGPU(t)
+	for _, c := range []struct {
+		path, want string
+		table      pianola.TableOptions
+	}{
+		{"testdata/gopher-q8_0.gguf", "exact attention of many sequences", pianola.TableOptions{Exact: true}},
+		{"testdata/variants/llama_hd80", "heads of 80 elements", pianola.TableOptions{}},
+	} {
+		m, err := pianola.Open(t.Context(), testmodels.Path(t, c.path), pianola.Options{Device: "cuda", Parallel: 2, Table: c.table})
+		if err == nil {
+			m.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want %q", c.path, err, c.want)
+		}
+	}
+}
+
 // TestGPUParallelInvariance makes 2,000 requests of a model with Options.Parallel.
 func TestGPUParallelInvariance(t *testing.T) {
-	onParallelGPU(t)
+	onGPU(t)
 	parallelOnGPU(t, "testdata/gopher-q8_0.gguf", pianola.ModeRecord, pianola.TableOptions{}, 2000)
 }
 
 // TestGPUParallelLeaks leaves generations at random.
 func TestGPUParallelLeaks(t *testing.T) {
-	onParallelGPU(t)
+	onGPU(t)
 	checkLeaks(t, open(t, "testdata/gopher-q8_0.gguf", pianola.Options{Device: "cuda", Parallel: 24, Queue: 1 << 20, Table: pianola.TableOptions{Context: 512, Pages: 60}}), 32, 60)
 }

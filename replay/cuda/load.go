@@ -25,10 +25,8 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	if err := device.CheckChip(name, t); err != nil {
 		return m, err
 	}
-	if !d.modules.Pooled {
-		if err := device.CheckOwn(name, t); err != nil {
-			return m, err
-		}
+	if err := checkPooled(d.modules, t); err != nil {
+		return m, err
 	}
 	// Checks that need no GPU come first, and weights last, so that a table that cannot run is
 	// rejected before weights are read.
