@@ -322,14 +322,19 @@ func (s *Session) chainParallel(ctx context.Context, limit int) (tokens []int32,
 		return nil, false, fmt.Errorf("%w: all %d positions are taken", ErrContextFull, s.Context())
 	}
 	limit = max(1, min(limit, room))
+	if p.st != nil {
+		p.st.Limit(p.got + limit)
+		p.fetch(ctx)
+		if len(p.tokens) == 0 && !p.more && p.err == nil { // it had ended with the last call
+			s.settle()
+		}
+	}
 	if p.st == nil {
 		if err := s.startParallel(nil, limit, len(p.c.Tokens())); err != nil {
 			return nil, false, err
 		}
-	} else {
-		p.st.Limit(p.got + limit)
+		p.fetch(ctx)
 	}
-	p.fetch(ctx)
 	tokens, stopped = s.takeParallel(limit)
 	s.setLen(s.n + len(tokens))
 	if len(p.tokens) == 0 && !p.more {

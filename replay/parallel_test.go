@@ -323,3 +323,26 @@ func TestParallelRollover(t *testing.T) {
 		})
 	}
 }
+
+// TestParallelChains decodes single tokens directly after prompts. Each chain has its token, although the prompt's
+// request ends while Chain is called.
+func TestParallelChains(t *testing.T) {
+	m := parallelModel(t, "llama", compiler.Options{Context: 128, Sequences: 4}, replay.LoadOptions{})
+	var all sync.WaitGroup
+	for range 8 {
+		s := session(t, m, replay.SessionOptions{})
+		all.Go(func() {
+			for range 40 {
+				if _, _, err := s.Reprompt(t.Context(), prompt(4)); err != nil {
+					t.Error(err)
+					return
+				}
+				if tokens, _, err := s.Chain(t.Context(), 1); err != nil || len(tokens) != 1 {
+					t.Errorf("tokens %d, %v", tokens, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
