@@ -53,6 +53,7 @@
 #define PIANOLA_KERNEL_EXPERT_HALVES 37
 #define PIANOLA_KERNEL_EXPERT_GEMM 38
 #define PIANOLA_KERNEL_CHOOSE_ROWS 39
+#define PIANOLA_KERNEL_LATENT_KV 40
 
 // Numbers of function constants, and their named values.
 #define PIANOLA_FC_WTYPE 0
@@ -639,6 +640,23 @@ typedef struct pianola_choose_rows_params {
     uint32_t pool; // sequences of a pooled table; 0 in other tables
 } pianola_choose_rows_params;
 PIANOLA_ASSERT_SIZE(pianola_choose_rows_params, 16);
+
+// Prepares multi-head latent attention. A row of kv is a latent of rank elements, where rank is head_dim - 2*half, and 2*half elements of K for all heads. It is written to the cache row of position kv_len - 1 + r: first rope(kv[r, rank:]), then rmsnorm(kv[r, :rank]) * w. The last 2*half elements of each head of q are rotated, too: they become the first 2*half elements of a head of q_out, whose other elements stay. In a pooled table, the cache has pages of 64 positions: [cap/64, kv_heads, 64, head_dim]. Position p of a sequence is in row p mod 64 of the page that entry p/64 of the sequence's page table names; page numbers are clamped.
+typedef struct pianola_latent_kv_params {
+    uint32_t heads; // Q heads
+    uint32_t kv_heads; // heads of the cache, 1
+    uint32_t q_stride; // elements from one row of q to the next
+    uint32_t kv_stride; // elements from one row of kv to the next
+    uint32_t nope; // elements of a head of q before those that are rotated
+    uint32_t half_; // rotated pairs of a head
+    uint32_t cap; // rows of the cache
+    float eps; // added to the mean square
+    uint32_t first; // positions at the start whose rows stay
+    uint32_t tables; // offset of the page tables in the step block, in a pooled table
+    uint32_t table; // pages in the page table of a sequence, in a pooled table
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
+} pianola_latent_kv_params;
+PIANOLA_ASSERT_SIZE(pianola_latent_kv_params, 48);
 
 // Bytes of threadgroup memory of kernels for which it depends on constants only.
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)

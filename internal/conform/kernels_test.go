@@ -181,6 +181,34 @@ var subjects = []subject{
 		}
 		return c, map[string]tolerance{"q_out": {d, 4e-6, false}, "k_cache": {d, 1e-3, true}}
 	}},
+	{kernels.LatentKV, func(r *rand.Rand) (command, map[string]tolerance) {
+		half, rank, nope := pick(r, 2, 4, 16, 32), pick(r, 4, 32, 44, 512), pick(r, 4, 16, 128)
+		kind := uint32(r.IntN(2))
+		if kind == decl.KVQ8 {
+			half, rank = pick(r, 16, 32), pick(r, 32, 64, 512)
+		}
+		d, heads, rows, first := rank+2*half, 1+r.IntN(5), 1+r.IntN(4), pick(r, 0, r.IntN(5))
+		qs, kvs, capacity := heads*(nope+2*half)+r.IntN(9), d+r.IntN(9), first+rows+r.IntN(9)
+		size := int(decl.KVRowBytes(kind, d))
+		tol := map[string]tolerance{"q_out": {d, 4e-6, false}}
+		if kind == decl.KVF16 {
+			tol["k_cache"] = tolerance{d, 1e-3, true}
+		}
+		return command{
+			specs: []uint32{uint32(d), uint32(r.IntN(2)), kind},
+			params: kernels.LatentKVParams{
+				Heads: uint32(heads), KVHeads: 1, QStride: uint32(qs), KVStride: uint32(kvs), Nope: uint32(nope), Half: uint32(half),
+				Cap: uint32(capacity), Eps: 1e-6, First: uint32(first),
+			},
+			second: pianolaSecond{kvLen: uint32(1 + r.IntN(100)), rows: uint32(rows)},
+			input: map[string][]byte{
+				"q": f32(normal(r, (rows-1)*qs+heads*(nope+2*half), 1)), "kv": f32(normal(r, (rows-1)*kvs+d, 1)),
+				"angles": f32(normal(r, rows*half*2, 1)), "w": f32(normal(r, rank, 1)),
+				// What is not written must not change, so it cannot be NaN.
+				"q_out": make([]byte, 4*((rows*heads-1)*d+2*half)), "k_cache": make([]byte, capacity*size),
+			},
+		}, tol
+	}},
 	{kernels.Embed, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, vocab, ring, rows := width(r), 1+r.IntN(9), 1+r.IntN(9), 1+r.IntN(4)
 		typ := pick(r, dtype.F32, dtype.F16, dtype.BF16)

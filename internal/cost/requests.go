@@ -83,6 +83,11 @@ func (v *view) requested(device string) requests {
 			own := 16 * min(d, max(threads, d/4)) * v.value("kv_heads") * v.rows
 			r.loads[0], r.loads[1] = own, own
 		}
+	case kernels.LatentKV:
+		rotated := 8 * v.value("half") * v.rows
+		r.loads[1] = 2*r.loads[1] - rotated // the latent also for the sum of squares
+		r.loads[2] *= v.value("heads") + 1
+		r.loads[3] *= v.rows
 	case kernels.RoPEAttn:
 		v.ropeAttnRequests(&r)
 	case kernels.Attn:

@@ -9,4 +9,5 @@ var Kernels = []Kernel{
 	route, expertGEMV, expertSum, gemmFew, attnTile, addRMSNormHalves,
 	expertRows, expertHalves, expertGEMM,
 	chooseRows,
+	latentKV,
 }

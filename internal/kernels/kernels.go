@@ -62,6 +62,7 @@ const (
 	ExpertHalves     decl.ID = 37
 	ExpertGEMM       decl.ID = 38
 	ChooseRows       decl.ID = 39
+	LatentKV         decl.ID = 40
 )
 
 // Bindings of embed.
@@ -1838,4 +1839,73 @@ func (p ChooseRowsParams) Put(c *table.Cmd) {
 	putU32(c, 8, p.MaxStops)
 	putU32(c, 12, p.Pool)
 	c.ParamSize = 16
+}
+
+// Bindings of latent_kv.
+const (
+	LatentKVBindQ      = 0 // r, [rows, heads, nope + 2*half] float32, rows q_stride apart
+	LatentKVBindKV     = 1 // r, [rows, head_dim] float32, rows kv_stride apart
+	LatentKVBindAngles = 2 // r, [rows, half, 2] float32
+	LatentKVBindW      = 3 // r, [head_dim - 2*half] float32, weights of the latent's norm
+	LatentKVBindQOut   = 4 // w, [rows, heads, 2*half] float32, heads head_dim apart
+	LatentKVBindKCache = 5 // w, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
+)
+
+// Specialisation constants of latent_kv.
+const (
+	LatentKVSpecHeadDim   = 0 // elements of a head
+	LatentKVSpecLayout    = 1 // which pairs RoPE rotates
+	LatentKVSpecKV        = 2 // element type of the KV cache
+	LatentKVSpecSequences = 3 // which sequences the rows belong to
+)
+
+// LatentKVParams are the parameters of latent_kv.
+type LatentKVParams struct {
+	Heads    uint32  // Q heads
+	KVHeads  uint32  // heads of the cache, 1
+	QStride  uint32  // elements from one row of q to the next
+	KVStride uint32  // elements from one row of kv to the next
+	Nope     uint32  // elements of a head of q before those that are rotated
+	Half     uint32  // rotated pairs of a head
+	Cap      uint32  // rows of the cache
+	Eps      float32 // added to the mean square
+	First    uint32  // positions at the start whose rows stay
+	Tables   uint32  // offset of the page tables in the step block, in a pooled table
+	Table    uint32  // pages in the page table of a sequence, in a pooled table
+	Pool     uint32  // sequences of a pooled table; 0 in other tables
+}
+
+// LatentKVParamsOf decodes the parameters of c, a command of kernel latent_kv.
+func LatentKVParamsOf(c *table.Cmd) LatentKVParams {
+	return LatentKVParams{
+		Heads:    u32(c, 0),
+		KVHeads:  u32(c, 4),
+		QStride:  u32(c, 8),
+		KVStride: u32(c, 12),
+		Nope:     u32(c, 16),
+		Half:     u32(c, 20),
+		Cap:      u32(c, 24),
+		Eps:      f32(c, 28),
+		First:    u32(c, 32),
+		Tables:   u32(c, 36),
+		Table:    u32(c, 40),
+		Pool:     u32(c, 44),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p LatentKVParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.Heads)
+	putU32(c, 4, p.KVHeads)
+	putU32(c, 8, p.QStride)
+	putU32(c, 12, p.KVStride)
+	putU32(c, 16, p.Nope)
+	putU32(c, 20, p.Half)
+	putU32(c, 24, p.Cap)
+	putF32(c, 28, p.Eps)
+	putU32(c, 32, p.First)
+	putU32(c, 36, p.Tables)
+	putU32(c, 40, p.Table)
+	putU32(c, 44, p.Pool)
+	c.ParamSize = 48
 }

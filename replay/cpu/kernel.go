@@ -50,6 +50,7 @@ var constructors = [...]func(b *binder) (kernel, error){
 	kernels.RoPE:             newRoPE,
 	kernels.KVWrite:          newKVWrite,
 	kernels.QKRoPEKV:         newQKRoPEKV,
+	kernels.LatentKV:         newLatentKV,
 	kernels.Attn:             newAttn,
 	kernels.AttnMerge:        newAttnMerge,
 	kernels.AttnTile:         newAttnTile,
