@@ -68,7 +68,7 @@ type Config struct {
 	Width   int // width of the residual stream
 	Heads   int // query heads
 	KVHeads int // a divisor of Heads
-	HeadDim int // even
+	HeadDim int // even; elements of a head's row in the KV cache
 	FF      int // feed-forward width
 	Vocab   int // rows of the embedding
 	Context int // context length that the model was trained for
@@ -78,6 +78,7 @@ type Config struct {
 	TiedHead   bool    // the output matrix is the embedding
 	QKNorm     bool    // RMS norm over each head of Q and K, before RoPE
 	AttnSinks  bool    `json:",omitempty"` // each head has a learned sink logit that takes part in its softmax but has no value
+	Latent     Latent  `json:",omitzero"`  // multi-head latent attention, if its KVRank is not 0
 	Experts    Experts `json:",omitzero"`
 	ActLimit   float32 `json:",omitempty"` // limit of ClampedSwiGLU
 	Bias       Bias

@@ -120,6 +120,9 @@ func (s *Set) Convert(src Source) (*Conversion, error) {
 	if err := c.Check(src); err != nil {
 		return nil, err
 	}
+	if c.Latent.KVRank > 0 {
+		return nil, fmt.Errorf("arch: %s: models with latent attention are not converted", c.Arch)
+	}
 	d := s.named(c.Arch)
 	rule := d.Convert
 	if rule == nil {

@@ -51,6 +51,7 @@ type form struct {
 	// Scales lists the keys of settings that multiply activations.
 	Scales *scaleRule  `json:"scales"`
 	NoRope *noRopeRule `json:"no_rope"`
+	Latent *latentRule `json:"latent"`
 }
 
 // hfForm describes how a Hugging Face directory stores a model of the family.
@@ -265,6 +266,9 @@ func (f *form) validate(where string, keys []string, d *descriptor) error {
 			return fmt.Errorf("%s.experts: %w", where, err)
 		}
 	}
+	if err := f.Latent.validate(where); err != nil {
+		return err
+	}
 	return f.NoRope.validate(where)
 }
 
@@ -281,6 +285,10 @@ func (f *form) optional(r Role, d *descriptor) bool {
 		return post
 	case AttnPostNorm, FFNPostNorm, AttnSinks:
 		return true
+	case K, V:
+		return f.Latent != nil
+	case QDown, QDownNorm, KVDown, KVDownNorm, KVUp:
+		return f.Latent == nil
 	case Gate:
 		return d.Ungated || f.Experts != nil
 	case Up, Down:

@@ -64,9 +64,13 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 		Context: f.need("context_length", 1, maxContext),
 		Eps:     f.eps("attention.layer_norm_rms_epsilon"),
 	}
-	c.readHeads(f, src, "attention.head_count", "attention.head_count_kv", "attention.key_length")
-	if n := f.opt("attention.value_length", 1, maxHeadDim, c.HeadDim); f.err == nil && n != c.HeadDim {
-		f.failf("attention.value_length", "%d is not the key length %d", n, c.HeadDim)
+	if g.Latent != nil {
+		g.Latent.readGGUF(f, c, src)
+	} else {
+		c.readHeads(f, src, "attention.head_count", "attention.head_count_kv", "attention.key_length")
+		if n := f.opt("attention.value_length", 1, maxHeadDim, c.HeadDim); f.err == nil && n != c.HeadDim {
+			f.failf("attention.value_length", "%d is not the key length %d", n, c.HeadDim)
+		}
 	}
 	c.readVocab(f, src)
 	if f.err != nil {
@@ -132,7 +136,7 @@ func (c *Config) readVocab(f *fields, src Source) {
 func (g *ggufForm) readRope(f *fields, src Source, c *Config) ropeSpec {
 	s := ropeSpec{
 		kind:       ropeDefault,
-		dim:        f.opt("rope.dimension_count", 2, c.HeadDim, c.HeadDim),
+		dim:        f.opt("rope.dimension_count", 2, c.ropeWidth(), c.ropeWidth()),
 		base:       f.float("rope.freq_base", minBase, maxBase, 10000),
 		factor:     f.float("rope.scaling.factor", 0, maxRopeFactor, 0),
 		attnFactor: 1,
@@ -166,6 +170,9 @@ func (g *ggufForm) readRope(f *fields, src Source, c *Config) ropeSpec {
 		s.extrapolation = f.float("rope.scaling.yarn_ext_factor", 0, 1, 1)
 		logMul := f.float("rope.scaling.yarn_log_multiplier", 0, maxRopeFactor, 0)
 		switch {
+		case g.Latent != nil: // mscale is mscale_all_dim
+			s.attnFactor = 1
+			c.AttnScale = latentScale(c, yarnScale(s.factor, logMul/scaleAllUnit))
 		case s.extrapolation == 0:
 			s.attnFactor = f.float("rope.scaling.yarn_attn_factor", minRopeFactor, maxRopeFactor, 1)
 		case logMul != 0:

@@ -47,7 +47,11 @@ func (s *Set) readHF(src Source) (*Config, error) {
 
 		TiedHead: f.bool("tie_word_embeddings", false),
 	}
-	c.readHeads(f, src, "num_attention_heads", "num_key_value_heads", "head_dim")
+	if h.Latent != nil {
+		h.Latent.readHF(f, c, h, prefix)
+	} else {
+		c.readHeads(f, src, "num_attention_heads", "num_key_value_heads", "head_dim")
+	}
 	c.Activation, c.AttnSinks = Activation(*d.Activation), c.names[AttnSinks] != ""
 	if !d.FixedActivation {
 		c.Activation = f.activation("hidden_act", c.Activation)
@@ -75,6 +79,9 @@ func (s *Set) readHF(src Source) (*Config, error) {
 		theta = h.Window.Theta
 	}
 	readHFRopes(f, c, types, theta)
+	if h.Latent != nil {
+		c.AttnScale = latentScale(c, hfRopeScale(f))
+	}
 	c.StopIDs = f.stopIDs(nil, "eos_token_id", c.Vocab)
 	if generation := (&fields{get: src.Meta}).object("generation_config"); generation != nil {
 		c.StopIDs = generation.stopIDs(c.StopIDs, "eos_token_id", c.Vocab)
@@ -309,9 +316,9 @@ func hfRope(f, p *fields, c *Config, theta string) ropeSpec {
 	}
 	partial := f.float("partial_rotary_factor", 0, 1, 1)
 	partial = p.float("partial_rotary_factor", 0, 1, partial)
-	s.dim = int(float64(c.HeadDim) * partial)
+	s.dim = int(float64(c.ropeWidth()) * partial)
 	if f.err == nil && p.err == nil && (s.dim < 2 || s.dim%2 != 0) {
-		f.failf("partial_rotary_factor", "%v of head_dim %d are %d, not an even number of elements", partial, c.HeadDim, s.dim)
+		f.failf("partial_rotary_factor", "%v of head_dim %d are %d, not an even number of elements", partial, c.ropeWidth(), s.dim)
 	}
 
 	// If original_max_position_embeddings is outside p, that one counts.

@@ -29,12 +29,18 @@ const (
 	FFNPostNorm              // [width], norm of the feed-forward block's output
 	Router                   // [experts, width], in sparse layers, which have no Gate, Up and Down
 	AttnSinks                // [heads]
+	QDown                    // [q rank, width], with latent attention and a Q of low rank, as Q has then q rank columns
+	QDownNorm                // [q rank]
+	KVDown                   // [kv rank + rope, width], like the roles below with latent attention only
+	KVDownNorm               // [kv rank]
+	KVUp                     // [heads*(nope + value), kv rank], for each head the rows of K, then those of V, unless there are K [heads, kv rank, nope] and V [heads, value, kv rank]
 	roleCount
 )
 
 var roleNames = [roleCount]string{
 	"embed", "out_norm", "head", "attn_norm", "q", "k", "v", "o",
 	"q_norm", "k_norm", "ffn_norm", "gate", "up", "down", "attn_post_norm", "ffn_post_norm", "router", "attn_sinks",
+	"q_down", "q_down_norm", "kv_down", "kv_down_norm", "kv_up",
 }
 
 // String returns the role's name in descriptors, such as "attn_norm".
@@ -114,6 +120,9 @@ func (c *Config) BiasTensor(r Role, layer int) string {
 func (c *Config) WantShape(r Role) []uint64 {
 	vocab, width, ff, head := uint64(c.Vocab), uint64(c.Width), uint64(c.FF), uint64(c.HeadDim)
 	q, kv := uint64(c.Heads)*head, uint64(c.KVHeads)*head
+	if shape := c.latentShape(r); shape != nil {
+		return shape
+	}
 	switch r {
 	case Embed, Head:
 		return []uint64{vocab, width}
@@ -156,6 +165,14 @@ func (c *Config) Has(r Role, layer int) bool {
 		return c.Layer[layer].Sparse
 	case AttnSinks:
 		return c.AttnSinks
+	case K, V:
+		return !c.Latent.Joined
+	case QDown, QDownNorm:
+		return c.Latent.QRank > 0
+	case KVDown, KVDownNorm:
+		return c.Latent.KVRank > 0
+	case KVUp:
+		return c.Latent.Joined
 	}
 	return true
 }

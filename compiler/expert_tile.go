@@ -6,25 +6,33 @@ import (
 )
 
 // expertRowsArgs holds the arguments of expert_rows: out[0] becomes the list of the products of a chunk
-// with the experts in[0], sorted by expert.
-type expertRowsArgs struct{ unweighted }
+// with the experts in[0], or in ids if it is not nil, sorted by expert.
+type expertRowsArgs struct {
+	of  choice
+	ids *weight
+}
 
-func (expertRowsArgs) kernel() decl.ID { return kernels.ExpertRows }
+func (expertRowsArgs) kernel() decl.ID      { return kernels.ExpertRows }
+func (a expertRowsArgs) weights() []*weight { return []*weight{a.ids} }
 
 // threads returns the size of one SIMD group, which does the work.
 func (expertRowsArgs) threads(l *lowering) int { return l.s.in.Chip.SIMDWidth }
 
-func (expertRowsArgs) lower(l *lowering) {
-	e := &l.s.cfg.Experts
-	l.bind(kernels.ExpertRowsBindIDs, l.n.in[0])
+func (a expertRowsArgs) lower(l *lowering) {
+	if a.ids != nil {
+		l.bindWeight(kernels.ExpertRowsBindIDs, a.ids)
+	} else {
+		l.bind(kernels.ExpertRowsBindIDs, l.n.in[0])
+	}
 	l.bind(kernels.ExpertRowsBindList, l.n.out[0])
-	kernels.ExpertRowsParams{Experts: uint32(e.Count), Used: uint32(e.Used)}.Put(&l.cmd)
+	kernels.ExpertRowsParams{Experts: uint32(a.of.count), Used: uint32(a.of.used)}.Put(&l.cmd)
 }
 
 // expertHalvesArgs holds the arguments of expert_halves: out[0] becomes the inputs of the experts' products
 // in float16. They are in[0], or the activation of in[0] times in[1].
 type expertHalvesArgs struct {
 	unweighted
+	used       int    // inputs of a row
 	cols       int    // of an input
 	act        uint32 // decl.ActF16 or decl.ActF16x2
 	input      uint32 // decl.InputPlain or decl.InputSiLUMul
@@ -35,7 +43,7 @@ func (expertHalvesArgs) kernel() decl.ID    { return kernels.ExpertHalves }
 func (a expertHalvesArgs) describe() string { return describeInput(a.input, a.activation) }
 
 func (a expertHalvesArgs) lower(l *lowering) {
-	used, x := l.s.cfg.Experts.Used, l.n.in[0]
+	x := l.n.in[0]
 	l.bind(kernels.ExpertHalvesBindX, x)
 	if a.input == decl.InputSiLUMul {
 		l.bind(kernels.ExpertHalvesBindX2, l.n.in[1])
@@ -44,15 +52,16 @@ func (a expertHalvesArgs) lower(l *lowering) {
 	l.set(kernels.ExpertHalvesSpecInput, a.input)
 	l.set(kernels.ExpertHalvesSpecActivation, a.activation)
 	l.set(kernels.ExpertHalvesSpecAct, a.act)
-	kernels.ExpertHalvesParams{In: uint32(a.cols), XStride: uint32(x.v.width / used), Used: uint32(used), Limit: l.limit(a.activation)}.Put(&l.cmd)
+	kernels.ExpertHalvesParams{In: uint32(a.cols), XStride: uint32(x.v.width / a.used), Used: uint32(a.used), Limit: l.limit(a.activation)}.Put(&l.cmd)
 }
 
 // expertTileArgs holds the arguments of expert_gemm: out[0] becomes the products of the inputs in[0], in
 // float16, with the matrices of the experts, in the order of the list in[1].
 type expertTileArgs struct {
 	w, bias *weight // matrices and biases of all experts, one after another; bias may be nil
-	share   int     // number of chosen experts that have the same row of the input
-	act     uint32  // decl.ActF16 or decl.ActF16x2
+	of      choice
+	share   int    // number of chosen experts that have the same row of the input
+	act     uint32 // decl.ActF16 or decl.ActF16x2
 }
 
 func (expertTileArgs) kernel() decl.ID           { return kernels.ExpertGEMM }
@@ -60,7 +69,7 @@ func (a expertTileArgs) weights() []*weight      { return []*weight{a.w, a.bias}
 func (a expertTileArgs) threads(l *lowering) int { return a.shape(l).threads }
 
 func (a expertTileArgs) lower(l *lowering) {
-	n, e := l.n, &l.s.cfg.Experts
+	n := l.n
 	l.bind(kernels.ExpertGEMMBindX, n.in[0])
 	l.bind(kernels.ExpertGEMMBindList, n.in[1])
 	l.bindWeight(kernels.ExpertGEMMBindW, a.w)
@@ -72,21 +81,21 @@ func (a expertTileArgs) lower(l *lowering) {
 	l.set(kernels.ExpertGEMMSpecWeights, uint32(a.w.layout))
 	shape := a.shape(l)
 	kernels.ExpertGEMMParams{
-		In: uint32(a.w.cols), Out: uint32(a.w.rows / e.Count), YStride: uint32(n.out[0].v.width / e.Used), Group: uint32(shape.group), RowGroup: uint32(shape.rows),
-		Experts: uint32(e.Count), Used: uint32(e.Used), Share: uint32(a.share),
+		In: uint32(a.w.cols), Out: uint32(a.w.rows / a.of.count), YStride: uint32(n.out[0].v.width / a.of.used), Group: uint32(shape.group), RowGroup: uint32(shape.rows),
+		Experts: uint32(a.of.count), Used: uint32(a.of.used), Share: uint32(a.share),
 	}.Put(&l.cmd)
 }
 
 // shape returns the work of a threadgroup: products for twice as many rows as an expert has on average, so
 // that most experts have one tile, and as many rows of W as keep all cores busy.
 func (a expertTileArgs) shape(l *lowering) halvesShape {
-	c, e := l.s.in.Chip, &l.s.cfg.Experts
-	products := l.p.rows * e.Used
+	c := l.s.in.Chip
+	products := l.p.rows * a.of.used
 	group, rows := c.GEMMHalves/2, tileLeast
-	for rows < min(c.GEMMTileRows, group) && rows < 2*ceil(products, e.Count) {
+	for rows < min(c.GEMMTileRows, group) && rows < 2*ceil(products, a.of.count) {
 		rows *= 2
 	}
-	for group/2 >= max(tileGroup, rows) && ceil(a.w.rows/e.Count, group)*min(products, e.Count) < c.Cores {
+	for group/2 >= max(tileGroup, rows) && ceil(a.w.rows/a.of.count, group)*min(products, a.of.count) < c.Cores {
 		group /= 2
 	}
 	return halvesShape{threads: 2 * group, group: group, rows: rows}
@@ -99,9 +108,10 @@ func (s *state) groupExperts() error {
 		if !p.wide {
 			continue
 		}
-		var list *node        // sorts the products
-		var made *node        // converts the input of the previous products
-		var ids, from operand // the inputs of these nodes
+		var list *node   // sorts the products
+		var made *node   // converts the input of the previous products
+		var by expertIDs // of the list
+		var from operand // the input of made
 		for i := 0; i < len(p.nodes); i++ {
 			n := p.nodes[i]
 			a, ok := n.args.(expertProductArgs)
@@ -114,9 +124,9 @@ func (s *state) groupExperts() error {
 				made = nil
 				continue
 			}
-			if list == nil || ids != n.in[1] {
-				ids = n.in[1]
-				list = s.expertList(p, n)
+			if ids := n.expertIDs(a); list == nil || by != ids {
+				by = ids
+				list = s.expertList(p, n, a)
 				p.splice(i, 0, list)
 				i++
 			}
@@ -126,18 +136,35 @@ func (s *state) groupExperts() error {
 				p.splice(i, 0, made)
 				i++
 			}
-			n.args, n.in = expertTileArgs{w: a.w, bias: a.bias, share: a.share, act: act}, []operand{made.out[0], list.out[0]}
+			n.args, n.in = expertTileArgs{w: a.w, bias: a.bias, of: a.of, share: a.share, act: act}, []operand{made.out[0], list.out[0]}
 		}
 	}
 	return nil
 }
 
+// expertIDs is the place of the experts of a product: an operand or a weight.
+type expertIDs struct {
+	chosen operand
+	all    *weight
+}
+
+// expertIDs returns the place of the experts of a product n.
+func (n *node) expertIDs(a expertProductArgs) expertIDs {
+	if a.ids != nil {
+		return expertIDs{all: a.ids}
+	}
+	return expertIDs{chosen: n.in[1]}
+}
+
 // expertList returns the node that sorts the products of the experts that n reads.
-func (s *state) expertList(p *program, n *node) *node {
-	e := &s.cfg.Experts
+func (s *state) expertList(p *program, n *node, a expertProductArgs) *node {
 	at := n.with(".rows")
-	out := p.value(at.label(), roundUp(e.Used+ceil(e.Count+1, p.rows), 4))
-	return &node{spot: at, args: expertRowsArgs{}, in: []operand{n.in[1]}, out: []operand{out.all()}}
+	out := p.value(at.label(), roundUp(a.of.used+ceil(a.of.count+1, p.rows), 4))
+	list := &node{spot: at, args: expertRowsArgs{of: a.of, ids: a.ids}, out: []operand{out.all()}}
+	if a.ids == nil {
+		list.in = []operand{n.in[1]}
+	}
+	return list
 }
 
 // expertInput returns the node that converts the input of the products n.
@@ -150,11 +177,11 @@ func (s *state) expertInput(p *program, n *node, a expertProductArgs, act uint32
 	if a.input == decl.InputSiLUMul {
 		in = append(in, n.in[2])
 	}
-	out := p.value(at.label(), width*s.cfg.Experts.Used)
-	return &node{spot: at, args: expertHalvesArgs{cols: a.w.cols, act: act, input: a.input, activation: a.activation}, in: in, out: []operand{out.all()}}
+	out := p.value(at.label(), width*a.of.used)
+	return &node{spot: at, args: expertHalvesArgs{used: a.of.used, cols: a.w.cols, act: act, input: a.input, activation: a.activation}, in: in, out: []operand{out.all()}}
 }
 
-// groupsExperts reports whether products of experts are grouped: with SIMD-group matrices.
+// groupsExperts reports whether products of experts, or of heads, are grouped: with SIMD-group matrices.
 func (s *state) groupsExperts() bool {
-	return s.in.Chip.GEMMHalves > 0 && !s.warpgroups() && s.cfg.Experts.Count > 0
+	return s.in.Chip.GEMMHalves > 0 && !s.warpgroups() && (s.cfg.Experts.Count > 0 || s.cfg.Latent.KVRank > 0)
 }

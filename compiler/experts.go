@@ -40,6 +40,12 @@ func (s *state) experts(p *program, l *layerPlan, y *value) (*value, error) {
 	return out, nil
 }
 
+// choice is a number of matrices, and how many of them a row is multiplied with.
+type choice struct{ count, used int }
+
+// chosen returns the numbers of the model's experts.
+func (s *state) chosen() choice { return choice{s.cfg.Experts.Count, s.cfg.Experts.Used} }
+
 // expertProduct emits the product of x with one matrix (gate, up or down) of each chosen expert.
 // share is the number of chosen experts that have the same row of x as their input.
 func (s *state) expertProduct(p *program, at spot, part arch.ExpertPart, x, ids *value, share int) (*value, error) {
@@ -48,7 +54,7 @@ func (s *state) expertProduct(p *program, at spot, part arch.ExpertPart, x, ids 
 	if err != nil {
 		return nil, err
 	}
-	a := expertProductArgs{w: w, share: share}
+	a := expertProductArgs{w: w, of: s.chosen(), share: share}
 	if e.Bias {
 		if a.bias, err = s.expertBias(name+".bias", part, at.index()); err != nil {
 			return nil, err
@@ -153,5 +159,9 @@ func (s *state) expertParts(w *weight, which arch.ExpertPart, layer int, find fu
 // is the range of one expert.
 func (p *part) stepSource(cols int) (offset, size uint64) {
 	size, _ = p.tensor.Type.Bytes(uint64(p.stack) * uint64(cols)) // expertMatrix has checked that rows are whole blocks
-	return uint64(p.block) * size, size
+	if p.apart == 0 {
+		return uint64(p.block) * size, size
+	}
+	apart, _ := p.tensor.Type.Bytes(uint64(p.apart))
+	return uint64(p.block) * apart, size
 }

@@ -20,7 +20,7 @@ func (s *state) fuseExperts() error {
 				continue
 			}
 			at := spot{role: roleExpertGateUp, layer: n[0].layer}
-			joined := expertProductArgs{share: gate.share, w: s.joinExperts(at.label(), gate.w, up.w)}
+			joined := expertProductArgs{of: gate.of, share: gate.share, w: s.joinExperts(at.label(), gate.w, up.w)}
 			if gate.bias != nil {
 				joined.bias = s.joinExperts(at.label()+".bias", gate.bias, up.bias)
 			}

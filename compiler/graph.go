@@ -117,7 +117,9 @@ func (s *state) planKV() {
 		}
 		size := uint64(s.cfg.KVHeads) * uint64(l.cap) * decl.KVRowBytes(s.kv, s.cfg.HeadDim)
 		l.k = s.slot(fmt.Sprintf("kv.%d.k", i), table.SlotKV, table.ScopeSession, size)
-		l.v = s.slot(fmt.Sprintf("kv.%d.v", i), table.SlotKV, table.ScopeSession, size)
+		if l.v = l.k; s.cfg.Latent.KVRank == 0 {
+			l.v = s.slot(fmt.Sprintf("kv.%d.v", i), table.SlotKV, table.ScopeSession, size)
+		}
 		s.layers = append(s.layers, l)
 	}
 }

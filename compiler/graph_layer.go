@@ -15,6 +15,9 @@ func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) erro
 	if err != nil {
 		return err
 	}
+	if c.Latent.KVRank > 0 {
+		return s.latentAttention(p, l, x, y, angles, turn)
+	}
 	var qkv [3]*value
 	for i, of := range []struct {
 		role role
@@ -49,6 +52,12 @@ func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) erro
 	if err != nil {
 		return err
 	}
+	return s.attended(p, l, x, s.attend(p, l, in, half, learned))
+}
+
+// attend emits attention of the operands in, and returns its result.
+func (s *state) attend(p *program, l *layerPlan, in []operand, half int, learned *weight) *value {
+	c := s.cfg
 	a := p.value(l.name("attn.out"), c.Heads*c.HeadDim)
 	attention := attentionArgs{
 		heads: c.Heads, kvHeads: c.KVHeads, half: half, window: l.window, splits: 1,
@@ -59,6 +68,11 @@ func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) erro
 	} else {
 		p.emit(spot{role: roleAttention, layer: l}, attention, in, a.all())
 	}
+	return a
+}
+
+// attended emits what follows attention with the result a: the output projection and the residual.
+func (s *state) attended(p *program, l *layerPlan, x, a *value) error {
 	o, err := s.linear(p, spot{role: roleO, layer: l}, a, arch.O)
 	if err != nil {
 		return err

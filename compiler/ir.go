@@ -58,6 +58,7 @@ type part struct {
 	// blocks of stack rows (columns if it is transposed), and the part is every step-th row
 	// of one block, starting with row first.
 	step, stack, block int
+	apart              int // elements from one block to the next, if there are others between
 	transposed         bool
 }
 

@@ -32,24 +32,30 @@ func (routeArgs) lower(l *lowering) {
 
 // expertProductArgs holds the arguments of expert_gemv: out[0] becomes the products of the
 // matrices of the experts in[1] with the input, which is in[0], or
-// silu(in[0]) * in[2].
+// silu(in[0]) * in[2]. If ids is not nil, all rows have the experts in ids, and in[1] is missing.
 type expertProductArgs struct {
 	w, bias    *weight // matrices and biases of all experts, one after another; bias may be nil
-	share      int     // number of chosen experts that have the same row of the input
-	input      uint32  // decl.InputPlain or decl.InputSiLUMul
-	activation uint32  // for decl.InputSiLUMul: a decl.Activation
+	ids        *weight // experts of each row, or nil
+	of         choice
+	share      int    // number of chosen experts that have the same row of the input
+	input      uint32 // decl.InputPlain or decl.InputSiLUMul
+	activation uint32 // for decl.InputSiLUMul: a decl.Activation
 }
 
 func (expertProductArgs) kernel() decl.ID      { return kernels.ExpertGEMV }
-func (a expertProductArgs) weights() []*weight { return []*weight{a.w, a.bias} }
+func (a expertProductArgs) weights() []*weight { return []*weight{a.w, a.bias, a.ids} }
 func (a expertProductArgs) describe() string   { return describeInput(a.input, a.activation) }
 
 func (expertProductArgs) threads(l *lowering) int { return l.s.in.Chip.GEMVThreads }
 
 func (a expertProductArgs) lower(l *lowering) {
-	n, e := l.n, &l.s.cfg.Experts
+	n := l.n
 	l.bind(kernels.ExpertGEMVBindX, n.in[0])
-	l.bind(kernels.ExpertGEMVBindIDs, n.in[1])
+	if a.ids != nil {
+		l.bindWeight(kernels.ExpertGEMVBindIDs, a.ids)
+	} else {
+		l.bind(kernels.ExpertGEMVBindIDs, n.in[1])
+	}
 	if a.input == decl.InputSiLUMul {
 		l.bind(kernels.ExpertGEMVBindX2, n.in[2])
 	}
@@ -62,10 +68,10 @@ func (a expertProductArgs) lower(l *lowering) {
 	l.set(kernels.ExpertGEMVSpecActivation, a.activation)
 	l.flag(kernels.ExpertGEMVSpecBias, a.bias != nil)
 	l.set(kernels.ExpertGEMVSpecAct, l.act(a.w))
-	out := a.w.rows / e.Count
+	out := a.w.rows / a.of.count
 	kernels.ExpertGEMVParams{
-		In: uint32(a.w.cols), Out: uint32(out), XStride: uint32(n.in[0].v.width / (e.Used / a.share)), YStride: uint32(n.out[0].v.width / e.Used),
-		Group: uint32(l.expertGroup(a.w, out)), Ahead: l.ahead(a.w), Stage: l.stage(), Experts: uint32(e.Count), Used: uint32(e.Used), Share: uint32(a.share),
+		In: uint32(a.w.cols), Out: uint32(out), XStride: uint32(n.in[0].v.width / (a.of.used / a.share)), YStride: uint32(n.out[0].v.width / a.of.used),
+		Group: uint32(l.expertGroup(a, out)), Ahead: l.ahead(a.w), Stage: l.stage(), Experts: uint32(a.of.count), Used: uint32(a.of.used), Share: uint32(a.share),
 		Limit: l.limit(a.activation),
 	}.Put(&l.cmd)
 }
@@ -74,15 +80,15 @@ func (a expertProductArgs) lower(l *lowering) {
 // chip has a GEMVWave.
 const expertRows = 64
 
-// expertGroup returns the number of the out rows of each expert in w that a threadgroup computes.
-func (l *lowering) expertGroup(w *weight, out int) int {
+// expertGroup returns the number of the out rows of each expert that a threadgroup computes.
+func (l *lowering) expertGroup(a expertProductArgs, out int) int {
 	c := l.s.in.Chip
 	if c.GEMVWave == 0 {
 		return c.GEMVRows
 	}
 	if c.GEMVLimit > 0 {
 		// Independent of the number of rows, as tables for batching need.
-		return l.s.groupOf(w, out, l.s.cfg.Experts.Used)
+		return l.s.groupOf(a.w, out, a.of.used)
 	}
 	if l.s.in.Options.Batching {
 		// The SIMD groups of a threadgroup divide the columns of its rows, so the number of rows
@@ -90,7 +96,7 @@ func (l *lowering) expertGroup(w *weight, out int) int {
 		return max(c.GEMVRows, expertRows)
 	}
 	// One wave of threadgroups, unless each would compute more than expertRows.
-	wave := ceil(out*l.s.cfg.Experts.Used*l.p.rows, c.GEMVWave*max(c.Cores, 1))
+	wave := ceil(out*a.of.used*l.p.rows, c.GEMVWave*max(c.Cores, 1))
 	return max(c.GEMVRows, min(roundUp(wave, gemvUnit), expertRows))
 }
 

@@ -23,8 +23,14 @@ const (
 	roleKRope
 	roleKVWrite
 	roleRopeKV
+	roleQDown
+	roleQDownNorm
+	roleKVDown
+	roleQLatent
+	roleLatentKV
 	roleAttention
 	roleMerge
+	roleVUp
 	roleO
 	roleAttnPostNorm
 	roleAttnResidual
@@ -70,7 +76,9 @@ var roleNames = [roles]string{
 
 	roleAttnNorm: "attn.norm", roleQ: "attn.q", roleK: "attn.k", roleV: "attn.v", roleQKV: "attn.qkv",
 	roleQNorm: "attn.q_norm", roleKNorm: "attn.k_norm", roleQRope: "attn.q_rope", roleKRope: "attn.k_rope",
-	roleKVWrite: "attn.kv_write", roleRopeKV: "attn.rope_kv", roleAttention: "attn.attention", roleMerge: "attn.merge",
+	roleKVWrite: "attn.kv_write", roleRopeKV: "attn.rope_kv",
+	roleQDown: "attn.q_down", roleQDownNorm: "attn.q_down_norm", roleKVDown: "attn.kv_down", roleQLatent: "attn.q_latent", roleLatentKV: "attn.latent_kv",
+	roleVUp: "attn.v_up", roleAttention: "attn.attention", roleMerge: "attn.merge",
 	roleO: "attn.o", roleAttnPostNorm: "attn.post_norm", roleAttnResidual: "attn.residual",
 
 	roleFFNNorm: "ffn.norm", roleGate: "ffn.gate", roleUp: "ffn.up", roleGateUp: "ffn.gate_up",

@@ -158,7 +158,7 @@ func (s *state) tiled(a args) *weight {
 	case productArgs:
 		return a.w
 	case expertProductArgs:
-		if a.w.rows/s.cfg.Experts.Count%dtype.TileRows == 0 {
+		if a.w.rows/a.of.count%dtype.TileRows == 0 {
 			return a.w
 		}
 	}

@@ -82,8 +82,11 @@ func verifyNode(n *node, written map[*value]bool) error {
 					for _, d := range p.tensor.Shape {
 						all *= int(d)
 					}
-					step := max(p.step, 1)
-					if last := p.first + (p.rows-1)*step; p.first < 0 || step > 1 && last >= p.stack || (p.block*p.stack+last+1)*w.cols > all {
+					step, from := max(p.step, 1), p.block*p.stack*w.cols
+					if p.apart > 0 {
+						from = p.block * p.apart
+					}
+					if last := p.first + (p.rows-1)*step; p.first < 0 || step > 1 && last >= p.stack || from+(last+1)*w.cols > all {
 						return fmt.Errorf("weight %s: rows %d to %d of block %d of %s", w.name, p.first, last, p.block, p.tensor.Name)
 					}
 					elems += p.rows * w.cols

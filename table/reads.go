@@ -1,6 +1,9 @@
 package table
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Reads counts the bytes that one command reads from memory that outlives a token: weights and KV
 // caches. It excludes activations, which stay in a processor's cache.
@@ -54,6 +57,9 @@ func (t *Table) commandReads(c *Cmd, p *Program) (r Reads, err error) {
 			}
 			r.Weights += read
 		case SlotKV:
+			if slices.ContainsFunc(c.Bind[:i], func(b Binding) bool { return b.Slot == slot }) {
+				continue // K and V are parts of the same rows
+			}
 			capacity, ok := env.Value("cap")
 			if !ok || capacity == 0 {
 				return r, fmt.Errorf("binding %s is a KV cache, but the kernel has no parameter cap", b.Name)

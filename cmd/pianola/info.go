@@ -131,6 +131,7 @@ type infoModel struct {
 	FF         int        `json:"ffn"`
 	Heads      int        `json:"heads"`
 	KVHeads    int        `json:"kv_heads"`
+	Latent     int        `json:"latent,omitempty"` // elements of a latent; 0 without latent attention
 	HeadDim    int        `json:"head_dim"`
 	Vocab      int        `json:"vocab"`
 	Context    int        `json:"context"`
@@ -278,6 +279,9 @@ func describe(c *arch.Config, kv pianola.KVType) *infoModel {
 		KVBytes: 2 * uint64(c.Layers) * uint64(c.KVHeads) * decl.KVRowBytes(kind, c.HeadDim),
 		Biases:  []string{}, StopIDs: []token{},
 	}
+	if c.Latent.KVRank > 0 {
+		m.Latent, m.KVBytes = c.Latent.KVRank, m.KVBytes/2
+	}
 	for _, r := range []arch.Role{arch.Q, arch.K, arch.V, arch.O, arch.Gate, arch.Up, arch.Down} {
 		if c.Bias.Has(r) {
 			m.Biases = append(m.Biases, r.String())
@@ -342,6 +346,9 @@ func (r *infoResult) write(w io.Writer) error {
 func (m *infoModel) rows(row func(name, format string, args ...any)) {
 	row("layers", "%d, width %d, ffn %d, %s", m.Layers, m.Width, m.FF, m.Activation)
 	extra := ""
+	if m.Latent > 0 {
+		extra = fmt.Sprintf(", a latent of %d", m.Latent)
+	}
 	if m.QKNorm {
 		extra += ", QK norm"
 	}

@@ -20,9 +20,10 @@ import (
 // submission carries, and a setting of chips. Ten are the hub: Pull, Resolve, their options, five errors to
 // act on, and the state and stage of a download. Seventeen are the memory controls: the error of a limit,
 // the release of idle memory and the reset of peaks, the handler of memory pressure and its events, and for
-// devices the shrinking of caches and the release of pages.
+// devices the shrinking of caches and the release of pages. Six are latent attention: its sizes, and the roles
+// of its tensors.
 const (
-	mostNames    = 861
+	mostNames    = 867
 	mostPackages = 13
 )
 

@@ -1,0 +1,62 @@
+package conform
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/internal/golden"
+	"github.com/pianola-engine/pianola/internal/packed"
+	"github.com/pianola-engine/pianola/replay/cpu"
+)
+
+// TestLatentWhole replays tables of models with latent attention with the emulated kernels and on the CPU
+// device.
+func TestLatentWhole(t *testing.T) {
+	prompt := make([]int32, 40)
+	for i := range prompt {
+		prompt[i] = int32(i*29%500 + 3)
+	}
+	for name, on := range map[string]string{"direct": "m4-pro", "ranked": "h200"} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := packed.Latents()[name].Write(dir); err != nil {
+				t.Fatal(err)
+			}
+			h, err := pianola.OpenHeader(dir, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := chip.Lookup(on)
+			if err != nil {
+				t.Fatal(err)
+			}
+			small(c)
+			tab, err := compiler.Compile(compiler.Input{Config: h.Config(), Tensors: h.Directory(), Chip: c, Options: compiler.Options{Context: wholeContext}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			src, err := h.Directory().Map()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer src.Close()
+			host, err := cpu.New(cpu.Options{Threads: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := builds.Get(t, (&whole{chip: on, fast: true}).emulator())
+			want := generate(t, load(t, host, tab, src), prompt, 4)
+			got := generate(t, load(t, emu.NewDevice(p, emu.DeviceOptions{Order: emu.Reverse, Seed: 1}), tab, src), prompt, 4)
+			if a := golden.Compare(3e-3, got.first, nil, float64s(want.first), nil, nil); a.Fault != nil {
+				t.Error(a.Fault)
+			}
+			if a := golden.Compare(3e-3, got.last, nil, float64s(want.last), nil, nil); slices.Equal(got.ids[:3], want.ids[:3]) && a.Fault != nil {
+				t.Error(a.Fault)
+			}
+		})
+	}
+}
