@@ -15,7 +15,7 @@ var latentKV = Kernel{
 		{Name: "q", Role: Read, Shape: "[rows, heads, nope + 2*half]", Elem: F32, Extent: "4*((rows-1)*q_stride + heads*(nope + 2*half))", Doc: "rows q_stride apart"},
 		{Name: "kv", Role: Read, Shape: "[rows, head_dim]", Elem: F32, Extent: "4*((rows-1)*kv_stride + head_dim)", Doc: "rows kv_stride apart"},
 		{Name: "angles", Role: Read, Shape: "[rows, half, 2]", Elem: F32, Extent: "8*rows*half"},
-		{Name: "w", Role: Read, Shape: "[head_dim - 2*half]", Elem: F32, Extent: "4*(head_dim - 2*half)", Doc: "weights of the latent's norm"},
+		{Name: "w", Role: Read, Shape: "[head_dim - 2*half]", Elem: F32, Extent: "4*(head_dim - min(head_dim - 1, 2*half))", Doc: "weights of the latent's norm"},
 		{Name: "q_out", Role: Write, Shape: "[rows, heads, 2*half]", Elem: F32, Extent: "4*((rows*heads-1)*head_dim + 2*half)", Doc: "heads head_dim apart"},
 		{Name: "k_cache", Role: Write, Shape: kvShape, Elem: KVType, Extent: kvExtent, Doc: kvDoc},
 	},
