@@ -211,12 +211,12 @@ func (s *Scheduler) makePages(r *Request, step *Step) bool {
 }
 
 // fits reports whether the pages of r's prompt are available, besides those that the prompts of
-// running requests still need and one for each row that decodes.
+// running requests still need and one for each row that decodes and will need more.
 func (s *Scheduler) fits(r *Request) bool {
 	for kind := range s.c.Store.Kinds() {
 		need := s.lacks(kind, r)
 		for _, o := range s.running {
-			need += max(1, s.lacks(kind, o))
+			need += max(s.lacks(kind, o), min(1, o.Sequence.Need(kind, o.end())))
 		}
 		if need > s.c.Store.Available(kind) {
 			return false

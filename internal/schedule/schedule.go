@@ -177,6 +177,9 @@ func before(a, b *Request) int {
 	return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.ID, b.ID))
 }
 
+// end returns the number of positions after the last token of the request.
+func (r *Request) end() int { return r.prompt + max(0, r.Most-1) }
+
 // valid reports whether the request asks for tokens or reads positions that it has.
 func (r *Request) valid() bool {
 	if d := r.Reads; d != nil {

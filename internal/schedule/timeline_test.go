@@ -271,3 +271,25 @@ func TestGuess(t *testing.T) {
 		}
 	}
 }
+
+// TestLastPages checks that a request runs with the last pages if those that run already have all their pages,
+// and waits if they will need more.
+func TestLastPages(t *testing.T) {
+	for most, want := range map[int]int{55: 4, 56: 3} { // 64 positions are a page
+		s := newSim(t, simpleConfig(), pages.Kind{Name: "full", Pages: 4})
+		for i := range 4 {
+			if i == 3 {
+				s.steps(t, 1)
+			}
+			must(t)(s.add(10, most, func(r *Request) { r.Caching = Private }))
+		}
+		s.steps(t, 1)
+		if running := len(s.running); running != want {
+			t.Errorf("%d requests for %d tokens run, want %d", running, most, want)
+		}
+		s.drain(t)
+		if err := s.leaks(); err != nil {
+			t.Error(err)
+		}
+	}
+}
