@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"slices"
 	"sync"
 	"time"
 
@@ -85,6 +86,18 @@ func Example_parallel() {
 		fmt.Println(explain(err))
 	}
 	fmt.Println(s.SetRequest(pianola.RequestOptions{Prefix: pianola.PrefixOff}), pianola.PrefixOn)
+
+	// The programs of the model's batches can be profiled.
+	var times []time.Duration
+	err = m.ProfileBatch(func(program string, rows int, commands []time.Duration) { times = slices.Clone(commands) })
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, _, err := s.Prompt(ctx, []int32{5, 6, 7}); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(times) > 0, m.ProfileBatch(nil))
+
 	var load pianola.Load = m.Load()
 	fmt.Println(load.Running, load.Waiting, load.UsedPages <= load.Pages)
 	// Output:
@@ -92,8 +105,9 @@ func Example_parallel() {
 	// true <nil>
 	// true true
 	// true
-	// not with Options.Parallel: profiling
+	// not with Options.Parallel: profiling a session
 	// the first token cannot come in time
 	// <nil> on
+	// true <nil>
 	// 0 0 true
 }

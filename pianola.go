@@ -435,6 +435,14 @@ func (m *Model) State() State {
 // It is zero for other models.
 func (m *Model) Load() Load { return m.m.Occupancy() }
 
+// ProfileBatch makes a model with Options.Parallel execute the programs of its batches one at a time, with
+// a barrier after each command, and decode one token in a submission. After each program it calls f with
+// the program's name, the number of rows, and the time of each command. f must not keep times or call
+// the model. A nil f ends profiling. The error reports a model without Options.Parallel.
+func (m *Model) ProfileBatch(f func(program string, rows int, times []time.Duration)) error {
+	return m.m.ProfileBatch(f)
+}
+
 // Threads returns the number of threads of the CPU device, and 0 on other devices.
 func (m *Model) Threads() int {
 	if d, ok := m.dev.(interface{ Threads() int }); ok {

@@ -156,5 +156,21 @@ func (s *Session) Dry(n int) (time.Duration, error) {
 	return res.Elapsed, err
 }
 
+// ProfileBatch makes a model for many sequences execute its programs one at a time, with a barrier after each
+// command, and decode one token in a submission. After each program it calls f with the program's name, its
+// rows, and the time of each of its commands. f must not keep times or call the model. A nil f ends profiling.
+// ProfileBatch may be called at any time; it applies to the submissions that begin afterwards.
+func (m *Model) ProfileBatch(f func(program string, rows int, times []time.Duration)) error {
+	if m.engine == nil {
+		return errors.New("replay: the model is not for many sequences")
+	}
+	if f == nil {
+		m.profile.Store(nil)
+	} else {
+		m.profile.Store(&f)
+	}
+	return nil
+}
+
 // Memory returns the memory that the model's device uses.
 func (m *Model) Memory() Memory { return m.dev.Memory() }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pianola-engine/pianola/internal/batch"
@@ -54,6 +55,7 @@ type Model struct {
 	fingerprint func() ([32]byte, error) // of the table
 	engine      *batch.Engine            // of a table for many sequences, otherwise nil
 	pool        *pool                    // of the engine
+	profile     atomic.Pointer[func(program string, rows int, times []time.Duration)]
 
 	verifyRows int  // most rows of the program verify, 0 without one
 	moves      bool // Info.Moves: the device can replay verify several times in one run

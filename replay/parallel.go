@@ -44,7 +44,7 @@ const (
 	noSpeculation = "speculative decoding"
 	noTap         = "a tap"
 	noKV          = "reading the KV cache"
-	noProfile     = "profiling"
+	noProfile     = "profiling a session"
 	noDry         = "replaying without kernels"
 	noChain       = "SessionOptions.Chain"
 	noReserve     = "SessionOptions.Reserve"

@@ -322,8 +322,16 @@ func (p *pool) Cancel() {
 // submit executes runs and the reads after them, and adds their time to that of a submission. If the
 // device refuses the submission, its moves are left to the next one; the engine places everything else again.
 func (p *pool) submit(s *batch.Submission, runs ...Run) (Result, error) {
+	if f := p.m.profile.Load(); f != nil {
+		return p.profile(s, runs, *f)
+	}
+	return p.send(s, runs, p.reads, nil)
+}
+
+// send is submit with other reads. timings, if not nil, receives the times of the last run's commands.
+func (p *pool) send(s *batch.Submission, runs []Run, reads []Transfer, timings []time.Duration) (Result, error) {
 	p.writeEntries()
-	ticket, err := p.m.dev.Submit(&Submission{Session: p.id, Runs: runs, Moves: p.moves, Writes: p.writes, Reads: p.reads})
+	ticket, err := p.m.dev.Submit(&Submission{Session: p.id, Runs: runs, Moves: p.moves, Writes: p.writes, Reads: reads, Timings: timings})
 	clear(p.writes)
 	p.writes = p.writes[:0]
 	if err != nil {
@@ -344,11 +352,35 @@ func (p *pool) submit(s *batch.Submission, runs ...Run) (Result, error) {
 	return r, err
 }
 
+// profile is submit with a submission for each run, of which it reports the times.
+func (p *pool) profile(s *batch.Submission, runs []Run, f func(program string, rows int, times []time.Duration)) (res Result, err error) {
+	for i, r := range runs {
+		var reads []Transfer
+		if i == len(runs)-1 {
+			reads = p.reads
+		}
+		prog := &p.m.t.Programs[r.Program]
+		times := make([]time.Duration, prog.Count)
+		if res, err = p.send(s, []Run{r}, reads, times); err != nil {
+			return res, err
+		}
+		if !p.halt.Load() {
+			f(prog.Name, int(r.Step.Rows), times)
+		}
+	}
+	return res, nil
+}
+
 // rows decodes the rows of a submission, with the program that can choose for all of them.
 func (p *pool) rows(s *batch.Submission) error {
 	most, count, deepest := 0, 0, 0
 	records := make([]byte, len(s.Rows)*sequence.RowBytes)
-	for i, r := range s.Rows {
+	profiled := p.m.profile.Load() != nil
+	for i := range s.Rows {
+		r := &s.Rows[i]
+		if profiled {
+			r.Tokens = 1
+		}
 		most, count, deepest = max(most, r.Settings.(*choice).program()), max(count, r.Tokens), max(deepest, r.Position)
 		at := uint32(r.Position)
 		row := sequence.Row{Sequence: uint32(r.Number), Position: at, KVLen: at + 1, TokenIndex: at, Until: at + uint32(r.Tokens)}

@@ -162,6 +162,50 @@ func TestProfilePrefill(t *testing.T) {
 	}
 }
 
+// TestProfileBatch profiles steps of three rows. Each row reads its own KV cache, and all of them the weights.
+func TestProfileBatch(t *testing.T) {
+	args := []string{"profile", gopher, "-n", "4", "-d", "9", "--ctx", "64"}
+	one := decode[profileResult](t, succeed(t, append(args, "--json", "--batch", "1")...).stdout)
+	res := decode[profileResult](t, succeed(t, append(args, "--json", "--batch", "3")...).stdout)
+	us := 0.0
+	for _, l := range res.Groups {
+		us += l.US
+	}
+	if res.Rows != 3 || res.Tokens != 12 || math.Abs(us-res.TotalUS) > 1e-6*us || us <= 0 || len(one.Commands) != len(res.Commands) {
+		t.Fatalf("%+v, commands take %v us", res, us)
+	}
+	kv := 0
+	for i := range res.Commands {
+		a, b := &one.Commands[i], &res.Commands[i]
+		if want := a.Bytes; strings.HasSuffix(a.Label, ".attention") {
+			kv++
+			if b.Bytes != 3*want || want == 0 {
+				t.Errorf("%s reads %d bytes for three rows, %d for one", a.Label, b.Bytes, want)
+			}
+		} else if b.Bytes != want {
+			t.Errorf("%s reads %d bytes for three rows, %d for one", a.Label, b.Bytes, want)
+		}
+	}
+	if kv != 8 {
+		t.Errorf("%d commands of attention", kv)
+	}
+	if text := succeed(t, append(args, "--batch", "3", "--by-label")...).stdout; !strings.Contains(text, "us per step of 3 rows after 9 tokens") {
+		t.Errorf("output\n%s", text)
+	}
+	for _, wrong := range []struct {
+		want string
+		args []string
+	}{
+		{"4 steps after 9 tokens need more than 14 positions, but the context has 12", []string{"profile", gopher, "-n", "4", "-d", "9", "--ctx", "12", "--batch", "2"}},
+		{"--prefill and --batch exclude each other", append(args, "--batch", "2", "--prefill", "3")},
+		{"--batch 0: must be 1 to 4096", append(args, "--batch", "0")},
+	} {
+		if o := runCommand(t, wrong.args...); o.status == 0 || !strings.Contains(o.stderr, wrong.want) {
+			t.Errorf("%q: status %d, %s", wrong.args, o.status, o.stderr)
+		}
+	}
+}
+
 func TestWithoutLayer(t *testing.T) {
 	for label, want := range map[string]string{
 		"layer.12.attn.qkv": "layer.*.attn.qkv", "layer.x.attn": "layer.x.attn", "out.norm": "out.norm", "layer.3": "layer.3",

@@ -25,6 +25,7 @@ type profileFlags struct {
 	depth  int
 	prompt int
 	runs   int
+	batch  int
 	groups bool
 	json   bool
 }
@@ -38,16 +39,19 @@ func newProfile() *cobra.Command {
 prints the mean time, the bytes of weights and KV cache that the command reads,
 and its share of the total time. A summary then adds up the commands with the
 same label in all layers. With --prefill it profiles the chunks of a prompt
-instead, and adds up their times. The additional barriers make the total longer
-than the time of an ordinary token or prompt.`,
+instead, and adds up their times. With --batch it profiles a step in which several
+sequences each decode a token as rows of one batch. The additional barriers make
+the total longer than the time of an ordinary token, prompt or step.`,
 		Example: `  pianola profile testdata/gopher-q8_0.gguf --by-label
-  pianola profile testdata/gopher-q8_0.gguf --by-label --prefill 512`,
+  pianola profile testdata/gopher-q8_0.gguf --by-label --prefill 512
+  pianola profile testdata/gopher-q8_0.gguf --by-label --batch 16`,
 		Args: exactly(1, "profile needs a MODEL"),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
 	cmd.Flags().IntVarP(&f.tokens, "tokens", "n", 32, "tokens to decode")
 	cmd.Flags().IntVarP(&f.depth, "depth", "d", 16, "tokens of context before the profiled tokens; with --prefill the default is 0")
 	cmd.Flags().IntVar(&f.prompt, "prefill", 0, "profile a prompt of `N` tokens instead of decoding")
+	cmd.Flags().IntVar(&f.batch, "batch", 0, "profile steps in which `N` sequences decode together; -n counts the steps")
 	cmd.Flags().IntVarP(&f.runs, "runs", "r", 3, "with --prefill, number of prompts to average")
 	cmd.Flags().BoolVar(&f.groups, "by-label", false, "print only the summary over all layers")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
@@ -63,11 +67,19 @@ func (f *profileFlags) run(cmd *cobra.Command, path string) (err error) {
 	if err != nil {
 		return err
 	}
+	o.Parallel = f.batch
 	m, err := openModel(cmd, path, o)
 	if err != nil {
 		return err
 	}
 	defer closeAfter(&err, m)
+	if f.batch > 0 {
+		res, err := f.measureBatch(cmd, m)
+		if err != nil {
+			return err
+		}
+		return f.write(cmd, res)
+	}
 	s, err := m.NewSession(pianola.SessionOptions{IgnoreStops: true})
 	if err != nil {
 		return err
@@ -81,6 +93,10 @@ func (f *profileFlags) run(cmd *cobra.Command, path string) (err error) {
 	if err != nil {
 		return err
 	}
+	return f.write(cmd, res)
+}
+
+func (f *profileFlags) write(cmd *cobra.Command, res *profileResult) error {
 	if f.json {
 		return writeJSON(cmd.OutOrStdout(), res)
 	}
@@ -90,6 +106,11 @@ func (f *profileFlags) run(cmd *cobra.Command, path string) (err error) {
 func (f *profileFlags) check(cmd *cobra.Command) error {
 	fs := cmd.Flags()
 	prompt := fs.Changed("prefill")
+	if batch := fs.Changed("batch"); batch && prompt {
+		return usage(cmd, "--prefill and --batch exclude each other")
+	} else if batch && (f.batch < 1 || f.batch > 1<<12) {
+		return usage(cmd, "--batch %d: must be 1 to %d", f.batch, 1<<12)
+	}
 	if prompt && fs.Changed("tokens") {
 		return usage(cmd, "--prefill and -n exclude each other")
 	}
@@ -122,7 +143,8 @@ type profileResult struct {
 	Tokens     int           `json:"tokens"` // decoded tokens, or tokens of all prompts
 	Depth      int           `json:"depth"`
 	Prompt     int           `json:"prompt"`                  // tokens of a prompt; 0 for decoding
-	TotalUS    float64       `json:"total_us"`                // per token, or per prompt
+	Rows       int           `json:"rows,omitempty"`          // sequences that decode together; 0 without --batch
+	TotalUS    float64       `json:"total_us"`                // per token, prompt or step of a batch
 	OverheadNS float64       `json:"overhead_ns_per_command"` // host time without running kernels
 	Commands   []profileLine `json:"commands"`
 	Groups     []profileLine `json:"groups"` // the largest first
@@ -133,8 +155,8 @@ type profileLine struct {
 	Label   string  `json:"label"`
 	Kernel  string  `json:"kernel"`
 	Count   int     `json:"count"` // commands
-	US      float64 `json:"us"`    // per token, or per prompt
-	Bytes   uint64  `json:"bytes"` // of weights and KV cache, per token or per prompt
+	US      float64 `json:"us"`    // per token, prompt or step
+	Bytes   uint64  `json:"bytes"` // of weights and KV cache, per token, prompt or step
 	GBs     float64 `json:"gb_s"`
 	Share   float64 `json:"share"` // of the total, 0 to 1
 }
@@ -337,6 +359,11 @@ func (r *profileResult) write(w io.Writer, groupsOnly bool) error {
 	if r.Prompt > 0 {
 		_, err := fmt.Fprintf(w, "\ntotal     %s us per prompt of %d tokens after %d, %s tok/s, %d commands, mean of %d prompts\noverhead  %.2f us per command\n",
 			figure(r.TotalUS), r.Prompt, r.Depth, figure(float64(r.Prompt)/r.TotalUS*1e6), len(r.Commands), r.Tokens/r.Prompt, r.OverheadNS/1e3)
+		return err
+	}
+	if r.Rows > 0 {
+		_, err := fmt.Fprintf(w, "\ntotal     %s us per step of %d rows after %d tokens, %s tok/s, %d commands, mean of %d steps\n",
+			figure(r.TotalUS), r.Rows, r.Depth, figure(float64(r.Rows)/r.TotalUS*1e6), len(r.Commands), r.Tokens/r.Rows)
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\ntotal     %s us per token, %d commands, mean of %d tokens after %d\noverhead  %.2f us per command\n",
