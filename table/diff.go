@@ -42,6 +42,10 @@ type Difference struct {
 	Where string // such as "decode: layer.3.attn.qkv", "slot scratch", "header"
 	Kind  DifferenceKind
 	What  []Change // the values that differ, for Changed; the scratch offsets that differ, for Moved
+
+	// CmdA and CmdB are the indices of the commands that differ: -1 in a table without the command,
+	// and both -1 if the difference is not one of commands.
+	CmdA, CmdB int
 }
 
 // Diff compares two tables: their headers, slots, programs, uploads and constants, and their
@@ -104,6 +108,7 @@ func orDash(s string) string {
 type item struct {
 	key    string
 	fields []field
+	cmd    int // index of the command, or -1 for other parts
 }
 
 type field struct {
@@ -129,7 +134,7 @@ func diffItems(a, b []item, list string) []Difference {
 		inA[x.key] = true
 		i, ok := inB[x.key]
 		if !ok {
-			diffs = append(diffs, Difference{Where: x.key, Kind: OnlyA})
+			diffs = append(diffs, Difference{Where: x.key, Kind: OnlyA, CmdA: x.cmd, CmdB: -1})
 			continue
 		}
 		if i < last && order == nil {
@@ -143,16 +148,16 @@ func diffItems(a, b []item, list string) []Difference {
 			if moves, ok := onlyMoves(x.fields, b[i].fields, d); ok {
 				kind, d = Moved, moves
 			}
-			diffs = append(diffs, Difference{Where: x.key, Kind: kind, What: d})
+			diffs = append(diffs, Difference{Where: x.key, Kind: kind, What: d, CmdA: x.cmd, CmdB: b[i].cmd})
 		}
 	}
 	for _, x := range b {
 		if !inA[x.key] {
-			diffs = append(diffs, Difference{Where: x.key, Kind: OnlyB})
+			diffs = append(diffs, Difference{Where: x.key, Kind: OnlyB, CmdA: -1, CmdB: x.cmd})
 		}
 	}
 	if order != nil {
-		diffs = append(diffs, Difference{Where: list, Kind: Changed, What: order})
+		diffs = append(diffs, Difference{Where: list, Kind: Changed, What: order, CmdA: -1, CmdB: -1})
 	}
 	return diffs
 }
@@ -229,7 +234,7 @@ func (t *Table) headerItems() []item {
 		{name: "options", value: h.Options}, {name: "arithmetic", value: h.Arithmetic},
 		{name: "model_fingerprint", value: h.ModelFP}, {name: "chip_fingerprint", value: h.ChipFP},
 		{name: "constants", value: fmt.Sprintf("%d bytes %s", len(t.Const), hex.EncodeToString(sum[:8]))},
-	}}}
+	}, -1}}
 }
 
 func (t *Table) slotItems() []item {
@@ -241,7 +246,7 @@ func (t *Table) slotItems() []item {
 			{name: "kind", value: numbered(v.Kind, uint8(s.Kind), s.Kind < SlotKinds)},
 			{name: "scope", value: numbered(v.Scope, uint8(s.Scope), s.Scope < scopes)},
 			{name: "size", value: num(v.Size)},
-		}}
+		}, -1}
 	}
 	return items
 }
@@ -261,7 +266,7 @@ func (t *Table) programItems() []item {
 		p := &t.Programs[i]
 		items[i] = item{"program " + plain(p.Name), []field{
 			{name: "count", value: num(p.Count)}, {name: "max_rows", value: num(p.MaxRows)}, {name: "flags", value: p.Flags.String()},
-		}}
+		}, -1}
 	}
 	return items
 }
@@ -280,7 +285,7 @@ func (t *Table) uploadItems() []item {
 			{name: "columns", value: num(u.Cols)},
 			{name: "step", value: num(u.Step)},
 			{name: "phase", value: num(u.Phase)},
-		}}
+		}, -1}
 	}
 	return items
 }
@@ -318,7 +323,7 @@ func (t *Table) cmdItems() (map[string][]item, []string) {
 			order = append(order, name)
 		}
 		v := t.viewCmd(i, p, nil)
-		items[name] = append(items[name], item{name + ": " + plain(v.Label), v.fields()})
+		items[name] = append(items[name], item{name + ": " + plain(v.Label), v.fields(), i})
 	}
 	return items, order
 }
@@ -365,7 +370,7 @@ func diffNumbering(a, b *Table) []Difference {
 		return nil
 	}
 	changed := func(where, field, valueA, valueB string) []Difference {
-		return []Difference{{Where: where, Kind: Changed, What: []Change{{field, valueA, valueB}}}}
+		return []Difference{{Where: where, Kind: Changed, What: []Change{{field, valueA, valueB}}, CmdA: -1, CmdB: -1}}
 	}
 	encoding := func(b []byte, err error) string {
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // DumpJSON writes the content of Dump as one JSON object on one line. The options restrict the
-// commands as in Dump. If they do, header, slots and uploads are left out.
+// commands as in Dump. If they do, header, slots, uploads and regions are left out.
 func (t *Table) DumpJSON(w io.Writer, o DumpOptions) error {
 	d, err := newDumper(t, o)
 	if err != nil {
@@ -31,9 +31,16 @@ func (t *Table) DumpJSON(w io.Writer, o DumpOptions) error {
 		for i := range t.Uploads {
 			out.Uploads = append(out.Uploads, t.viewUpload(i))
 		}
+		for i := range t.Regions {
+			out.Regions = append(out.Regions, t.viewRegion(i))
+		}
 	}
 	shown := map[int]bool{}
+	waits := t.waits()
 	d.each(func(c *cmdView, program int, _ string) error {
+		if c.Waits = []waitView{}; waits != nil {
+			c.Waits = t.viewWaits(waits[c.Index])
+		}
 		out.Commands = append(out.Commands, *c)
 		shown[program] = true
 		return nil
@@ -57,6 +64,7 @@ type tableView struct {
 	Slots    []slotView    `json:"slots,omitempty"`
 	Programs []programView `json:"programs"`
 	Uploads  []uploadView  `json:"uploads,omitempty"`
+	Regions  []regionView  `json:"regions,omitempty"`
 	Commands []cmdView     `json:"commands"`
 }
 
@@ -111,6 +119,24 @@ type uploadView struct {
 	DstSize   uint64 `json:"size"` // 0 if the source's size is not a multiple of its element's
 }
 
+type regionView struct {
+	Name    string `json:"name"`
+	Slot    string `json:"slot"`
+	Offset  uint64 `json:"offset"`
+	Size    uint64 `json:"size"`
+	Program string `json:"program"`
+	First   uint32 `json:"first"` // first and last command, both included
+	Last    uint32 `json:"last"`
+}
+
+type waitView struct {
+	Command int    `json:"command"` // the command to wait for
+	Slot    string `json:"slot"`
+	Offset  uint64 `json:"offset"` // of the range that both commands use
+	Size    uint64 `json:"size"`
+	Kind    string `json:"kind"`
+}
+
 type cmdView struct {
 	Index   int    `json:"index"`
 	Program string `json:"program"`
@@ -125,6 +151,7 @@ type cmdView struct {
 	Patch       string        `json:"patch"`
 	PatchFields []string      `json:"patch_fields"`
 	Barrier     bool          `json:"barrier"`
+	Waits       []waitView    `json:"waits"` // set by DumpJSON only
 }
 
 type kernelView struct {
@@ -282,6 +309,23 @@ func (t *Table) viewUpload(i int) uploadView {
 		Index: i, Op: u.Op.String(), Type: u.Type.String(), Tensor: u.Tensor, Cols: u.Cols, Step: u.Step, Phase: u.Phase, SrcOffset: u.SrcOffset, SrcSize: u.SrcSize,
 		Slot: t.slotName(u.Slot), DstOffset: u.DstOffset, DstSize: size,
 	}
+}
+
+func (t *Table) viewRegion(i int) regionView {
+	r := &t.Regions[i]
+	v := regionView{Name: r.Name, Slot: t.slotName(r.Slot), Offset: r.Offset, Size: r.Size, First: r.First, Last: r.Last}
+	if uint64(r.Program) < uint64(len(t.Programs)) {
+		v.Program = t.Programs[r.Program].Name
+	}
+	return v
+}
+
+func (t *Table) viewWaits(list []wait) []waitView {
+	views := make([]waitView, len(list))
+	for i, w := range list {
+		views[i] = waitView{w.cmd, t.slotName(w.slot), w.lo, w.hi - w.lo, w.kind}
+	}
+	return views
 }
 
 // undeclared replaces the declaration of an unknown kernel. It gives all bindings and bytes names
