@@ -17,6 +17,7 @@
 #   test-arm64  NEON loops and small models pass under qemu
 #   softmetal   the Metal device passes on Metal in software; needs cgo, clang 19
 #               and GCC's Objective-C runtime
+#   pages       the HTML pages work in Chromium and are accessible; needs chromium and npm
 #   darwinkit   the bridge to darwinkit runs on Metal in software; needs libffi too
 # race        the packages with goroutines pass under the race detector
 # stress      concurrent tests pass 50 times beside busy loops: STRESS is a package,
@@ -43,10 +44,10 @@ FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
 TOOL = $$(go -C internal/tools tool -n $(1))
 
-.PHONY: check test race stress soak exhaustive sizes test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit metallib golden goldens-bundle gen api fuzz bench bench-peer peer-quantize fmt vet lint scripts mac-report ranks generated api-check cross
+.PHONY: check test race stress soak exhaustive sizes test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit pages metallib golden goldens-bundle gen api fuzz bench bench-peer peer-quantize fmt vet lint scripts mac-report ranks generated api-check cross
 
 # make -j2 check runs two targets at a time: many are single-threaded.
-check: fmt sizes vet lint scripts ranks api-check softmetal exhaustive cross generated test-arm64 darwinkit
+check: fmt sizes vet lint scripts ranks api-check softmetal exhaustive cross generated test-arm64 darwinkit pages
 
 fmt:
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
@@ -162,6 +163,16 @@ mac-report:
 darwinkit:
 	@test -n "$$(ls /usr/include/ffi.h /usr/include/*/ffi.h 2>/dev/null)" || { echo "darwinkit: missing Debian package: libffi-dev"; exit 1; }
 	examples/darwinkit/testdata/execute/run.sh -count=1
+
+PAGES := $(CURDIR)/build/pages
+AXE := $(PAGES)/node_modules/axe-core/axe.min.js
+$(AXE):
+	npm install --silent --prefix $(PAGES) --ignore-scripts axe-core@4.14.1
+
+pages: $(AXE)
+	@command -v chromium >/dev/null || { echo "pages: missing Debian package: chromium"; exit 1; }
+	go -C internal/pagetest vet ./...
+	go -C internal/pagetest test -timeout 3m . -axe $(AXE)
 
 golden:
 	go test ./compiler ./table ./cmd/pianola -update

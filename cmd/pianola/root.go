@@ -62,7 +62,7 @@ the Hugging Face Hub, such as org/name:Q4_K_M.`,
 	})
 	root.AddCommand(
 		newRun(), newChat(), newEval(), newBench(), newPPL(), newInfo(), newPlan(), newCompile(), newDump(),
-		newDiff(), newCheck(), newProfile(), newTap(), newCost(), newSynth(), newPull(), newConvert(), newQuantize(), newDevices(),
+		newDiff(), newView(), newCheck(), newProfile(), newTap(), newCost(), newSynth(), newPull(), newConvert(), newQuantize(), newDevices(),
 	)
 	root.SetHelpCommand(newHelp(root))
 	return root
