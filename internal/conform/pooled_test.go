@@ -270,6 +270,13 @@ func (p *pooling) describe(r *rand.Rand) (specs []uint32, params interface{ Put(
 		p.caches(int(q.KVHeads), int(c.specs[kernels.KVWriteSpecHeadDim]), int(q.Cap), int(q.First), kind)
 		q.Cap, q.First, q.Tables, q.Table, q.Pool = rows, 0, tables, entries, pool
 		return withConstant(c.specs, kernels.KVWriteSpecSequences, p.kind), q
+	case kernels.LatentKVParams:
+		d := int(c.specs[kernels.LatentKVSpecHeadDim])
+		p.row["q"], p.row["kv"], p.row["angles"] = words*int(q.QStride), words*int(q.KVStride), 2*words*int(q.Half)
+		p.row["q_out"] = words * int(q.Heads) * d
+		p.caches(int(q.KVHeads), d, int(q.Cap), int(q.First), c.specs[kernels.LatentKVSpecKV])
+		q.Cap, q.First, q.Tables, q.Table, q.Pool = rows, 0, tables, entries, pool
+		return withConstant(c.specs, kernels.LatentKVSpecSequences, p.kind), q
 	case kernels.QKRoPEKVParams:
 		d := int(c.specs[kernels.QKRoPEKVSpecHeadDim])
 		p.row["q"], p.row["k"], p.row["v"], p.row["angles"] = words*int(q.QStride), words*int(q.KStride), words*int(q.VStride), 2*words*int(q.Half)
