@@ -31,7 +31,8 @@
 #             to attach to an issue; MACREPORT has flags of internal/macreport
 # golden      rewrites the golden files of the tests
 # goldens-bundle  fills build/goldens with what transformers needs to make the reference
-#             results of the small models; the target prints the commands to run there
+#             results of the small models; the target prints the commands to run there;
+#             CONFIGS is a folder with a config.json for each new model
 # gen         rewrites the generated files: those of the declarations of kernels and
 #             types, the NEON assembly and the PTX; the latter two need clang 19
 # api         accepts the public API as it is now
@@ -184,9 +185,12 @@ goldens-bundle:
 	CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -trimpath -ldflags='-s -w' -o $(BUNDLE)/tinymodels ./internal/tinymodels/cmd
 	tar -C testdata --exclude='*.safetensors' --exclude='*.gguf' -cf - tiny variants | tar -C $(BUNDLE)/testdata -xf -
 	cp testdata/gopher/config.json testdata/gopher/golden.json testdata/gopher/model.safetensors $(BUNDLE)/known/gopher
-	cp internal/tinymodels/goldens.py $(BUNDLE)
+	cp internal/tinymodels/goldens.py internal/tinymodels/newmodels.py $(BUNDLE)
+	mkdir -p $(BUNDLE)/configs
+	$(if $(CONFIGS),cp -R $(CONFIGS)/. $(BUNDLE)/configs)
 	@du -sh $(BUNDLE)
 	@echo 'cd $(BUNDLE) && ./tinymodels -o /tmp/models && python3 goldens.py /tmp/models OUT --known known'
+	$(if $(CONFIGS),@echo 'cd $(BUNDLE) && python3 newmodels.py configs OUT ./tinymodels')
 
 gen:
 	go run ./internal/decl/gen

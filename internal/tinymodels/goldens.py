@@ -36,7 +36,7 @@ def load(folder):
         config = json.load(f)
     kwargs = dict(dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     model = None
-    if any(k in config for k in ("num_experts", "num_local_experts")):
+    if any(k in config for k in ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")):
         try:
             model, info = AutoModelForCausalLM.from_pretrained(folder, experts_implementation="eager", **kwargs)
         except Exception as e:  # of a version that has no such choice
