@@ -117,7 +117,7 @@ func (f *viewFlags) serve(cmd *cobra.Command, page *webpage.Document) error {
 		return err
 	}
 	server := &http.Server{
-		Handler: page, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
+		Handler: webpage.Loopback(page), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
 		IdleTimeout: time.Minute, WriteTimeout: time.Minute,
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "http://%s/\n", listener.Addr())
