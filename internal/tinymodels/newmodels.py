@@ -36,14 +36,25 @@ KINDS, GAP = 8, 5e-4  # of the greedy tokens that end the search for a seed
 GREEDY = 48  # tokens of each case
 
 
-def distribution(name, tensor, tied):
+def factor(text):
+    """Returns the factor by which a model multiplies its embeddings, or None if it has none."""
+    if text.model_type.startswith("gemma"):
+        return math.sqrt(text.hidden_size)
+    return getattr(text, "embedding_multiplier", None)
+
+
+def distribution(name, tensor, text):
     """Returns the mean and the standard deviation of a tensor's values, from those that transformers chooses."""
     t = tensor.float()
     if not torch.isfinite(t).all():
         t = torch.zeros(t.shape)
     if t.ndim >= 2 and t.numel() > max(t.shape):
+        if "embed" in name and factor(text):
+            # Larger values of the input embedding would outweigh what the layers add, and a model with tied
+            # embeddings would repeat its input.
+            return 0, round(0.4 / factor(text), 4)
         if "embed" in name:
-            return 0, round(1.5 / math.sqrt(t.shape[-1]), 3) if tied else 1
+            return 0, round(1.5 / math.sqrt(t.shape[-1]), 3) if text.tie_word_embeddings else 1
         inputs = t.shape[-1] if t.ndim == 2 or t.shape[1] == 1 else math.sqrt(t.shape[-1] * t.shape[-2])
         return 0, round(min(0.6, 1.5 / math.sqrt(inputs)), 3)
     if t.max() == t.min():
@@ -68,7 +79,7 @@ def tensors(folder):
             with safe_open(os.path.join(saved, file), "pt") as weights:
                 for name in sorted(weights.keys()):
                     t = weights.get_tensor(name)
-                    mean, std = distribution(name, t, text.tie_word_embeddings)
+                    mean, std = distribution(name, t, text)
                     found.append({"name": name, "dtype": NAMES[t.dtype], "shape": list(t.shape), "mean": mean, "std": std})
     return found, text.vocab_size
 
