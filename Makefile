@@ -37,6 +37,7 @@
 #             types, the NEON assembly and the PTX; the latter two need clang 19
 # api         accepts the public API as it is now
 # bench       measures decoding of the shipped model
+# goldens-peer  makes small models from the folders CONFIGS with references of llama.cpp
 # bench-peer  measures it beside llama.cpp, in alternation; MODELS are the files, PEER
 #             is the folder for the npm package of llama.cpp's library
 # peer-quantize  has llama.cpp read the files that quantize and convert write
@@ -45,7 +46,7 @@ FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
 TOOL = $$(go -C internal/tools tool -n $(1))
 
-.PHONY: check test race stress soak exhaustive sizes test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit pages metallib golden goldens-bundle gen api fuzz bench bench-peer peer-quantize fmt vet lint scripts mac-report ranks generated api-check cross
+.PHONY: check test race stress soak exhaustive sizes test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit pages metallib golden goldens-bundle goldens-peer gen api fuzz bench bench-peer peer-quantize fmt vet lint scripts mac-report ranks generated api-check cross
 
 # make -j2 check runs two targets at a time: many are single-threaded.
 check: fmt sizes vet lint scripts ranks api-check softmetal exhaustive cross generated test-arm64 darwinkit pages
@@ -219,6 +220,9 @@ $(PEER)/llamapeer: bench/peer/llama/llamapeer.c
 bench-peer: $(PEER)/llamapeer
 	go build -o $(PEER)/pianola ./cmd/pianola
 	go run ./bench/peer -pianola $(PEER)/pianola -peer "$(LLAMAPEER)" $(PEERFLAGS) $(MODELS)
+
+goldens-peer: $(PEER)/llamapeer
+	go run ./internal/tinymodels/peer -peer "$(LLAMAPEER)" $(CONFIGS)
 
 peer-quantize: $(PEER)/llamapeer
 	go test -count=1 -timeout 60m -v -run TestPeer ./cmd/pianola -peer "$(LLAMAPEER)"

@@ -234,15 +234,26 @@ func (v *conversion) windows() {
 		v.set(key, uint32(size))
 	}
 	w := v.form.Window
-	if w == nil || size == 0 {
+	if w == nil || size == 0 || periodic(flags, w.Period) {
 		return
 	}
-	for i, slides := range flags {
-		if slides != (w.Period == 0 || (i+1)%w.Period != 0) {
-			v.set(key+"_pattern", flags)
+	for period := 1; period <= c.Layers; period++ {
+		if periodic(flags, period) {
+			v.set(key+"_pattern", uint32(period))
 			return
 		}
 	}
+	v.set(key+"_pattern", flags)
+}
+
+// periodic reports whether all but the last of every period flags are set, or all if period is 0.
+func periodic(flags []bool, period int) bool {
+	for i, set := range flags {
+		if set != (period == 0 || (i+1)%period != 0) {
+			return false
+		}
+	}
+	return true
 }
 
 // rope adds the RoPE settings of the layers without a window. If layers have windows, these have

@@ -51,14 +51,16 @@ type ExpertTensor struct {
 // expertRule describes the experts in a file form: their metadata keys, and the layouts of their
 // tensors.
 type expertRule struct {
-	Count  []string     `json:"count"`        // keys; the first one present counts
-	Used   string       `json:"used"`         //
-	FF     string       `json:"ff"`           // if it is "", or the file lacks the key, the width of the dense layers applies
-	Norm   string       `json:"norm"`         // key of a flag that the weights of the selected experts add up to 1; if it is "", they do
-	Step   string       `json:"step"`         // key of the interval between sparse layers; if it is "", all layers are sparse
-	Dense  string       `json:"dense_layers"` // key of a list of layers that are not sparse
-	Refuse []string     `json:"refuse"`       // keys refused if the model has experts
-	Forms  []expertForm `json:"forms"`        // the first one present counts
+	Count []string `json:"count"` // keys; the first one present counts
+	Used  string   `json:"used"`  //
+	FF    string   `json:"ff"`    // if it is "", or the file lacks the key, the width of the dense layers applies
+	Norm  string   `json:"norm"`  // key of a flag that the weights of the selected experts add up to 1; if it is "", OverAll applies
+	// OverAll applies if Norm is "": the weights are the softmax over all experts.
+	OverAll bool         `json:"over_all"`
+	Step    string       `json:"step"`         // key of the interval between sparse layers; if it is "", all layers are sparse
+	Dense   string       `json:"dense_layers"` // key of a list of layers that are not sparse
+	Refuse  []string     `json:"refuse"`       // keys refused if the model has experts
+	Forms   []expertForm `json:"forms"`        // the first one present counts
 }
 
 // expertForm is one layout of the experts' tensors. Names are complete, with %d for the layer
@@ -149,7 +151,7 @@ func (c *Config) readExperts(f *fields, src Source, r *expertRule, in *form, pre
 	if r.FF != "" {
 		e.FF = f.opt(r.FF, 1, maxFF, c.FF)
 	}
-	if r.Norm != "" {
+	if e.OverAll = r.OverAll; r.Norm != "" {
 		e.OverAll = !f.bool(r.Norm, false)
 	}
 	if f.err != nil {

@@ -178,6 +178,16 @@ func (f *fields) object(key string) *fields {
 	}
 }
 
+// only returns fields of which only the one with the key exists.
+func (f *fields) only(key string) *fields {
+	return &fields{prefix: f.prefix, get: func(k string) (any, bool) {
+		if k != key {
+			return nil, false
+		}
+		return f.get(k)
+	}}
+}
+
 // refuse fails if one of keys has a value other than null, false, zero or empty: such settings
 // change the arithmetic in an unimplemented way.
 func (f *fields) refuse(keys []string) {

@@ -31,6 +31,21 @@ func (f *form) fused(where string) error {
 	return nil
 }
 
+// The names of Q's tensor in GGUF files, and of a tensor with Q, K and V, which llama.cpp accepts
+// in its place.
+const (
+	ggufQ   = "blk.%d.attn_q"
+	ggufQKV = "blk.%d.attn_qkv"
+)
+
+// joinQKV selects the tensor with Q, K and V if a GGUF file has it instead of three.
+func (c *Config) joinQKV(src Source) {
+	joined := tensorNames{Q: ggufQKV}
+	if c.names[Q] == ggufQ && !has(src, c.names.weight(Q, 0)) && has(src, joined.weight(Q, 0)) {
+		c.names[Q], c.names[K], c.names[V] = ggufQKV, ggufQKV, ggufQKV
+	}
+}
+
 // Rows returns the rows of its tensor that r's weight occupies: count rows beginning with first,
 // of total. Q, K and V may share one tensor, and so may gate and up; other weights are whole
 // tensors. The same holds for the elements of a bias.

@@ -64,6 +64,7 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 		Context: f.need("context_length", 1, maxContext),
 		Eps:     f.eps("attention.layer_norm_rms_epsilon"),
 	}
+	c.joinQKV(src)
 	if g.Latent != nil {
 		g.Latent.readGGUF(f, c, src)
 	} else {

@@ -247,6 +247,7 @@ func (h *hfForm) readWindows(f *fields, c *Config) (types []string) {
 		types[i] = slidingAttention
 		c.Layer[i].Window = size
 	}
+	h.NoRope.markFull(c, size)
 	return types
 }
 
@@ -278,7 +279,7 @@ func readHFRopes(f *fields, c *Config, types []string, local string) {
 		if !done {
 			sub, theta := p, "rope_theta"
 			if local != "" && layerType == slidingAttention {
-				sub, theta = none, local
+				sub, theta = p.only(local), local
 			}
 			if nested {
 				switch object := p.object(layerType); {

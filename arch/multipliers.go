@@ -48,11 +48,13 @@ func (f *fields) scale(key string, absent float64) float64 {
 }
 
 // noRopeRule describes which layers do not rotate Q and K: the layers whose entry in a list is 0,
-// or, if there is no list, the last of every n layers, where n is the interval.
+// or, if there is no list, the last of every n layers, where n is the interval. With Full, it is
+// the layers without a window in models with windows.
 type noRopeRule struct {
 	Layers   string `json:"layers"`   // the key of a list: 1 for layers with RoPE, 0 for those without
 	Interval string `json:"interval"` // the key of the interval
 	Every    int    `json:"every"`    // or the interval itself
+	Full     bool   `json:"full"`     // if some layers have a window, the others do not rotate
 }
 
 func (r *noRopeRule) reads(key string) bool {
@@ -60,15 +62,25 @@ func (r *noRopeRule) reads(key string) bool {
 }
 
 func (r *noRopeRule) validate(where string) error {
-	if r != nil && (r.Every < 0 || r.Interval != "" && r.Every != 0) {
+	if r != nil && (r.Every < 0 || r.Full && (r.Every != 0 || r.Interval != "" || r.Layers != "") || r.Interval != "" && r.Every != 0) {
 		return fmt.Errorf("%s.no_rope: %d layers and the key %q", where, r.Every, r.Interval)
 	}
 	return nil
 }
 
-// mark sets NoRope in the layers.
+// markFull sets NoRope in the layers without a window, if the model has windows. The size is that of
+// the windows, or 0.
+func (r *noRopeRule) markFull(c *Config, size int) {
+	for i := range c.Layer {
+		if r != nil && r.Full && size > 0 {
+			c.Layer[i].NoRope = c.Layer[i].Window == 0
+		}
+	}
+}
+
+// mark sets NoRope in the layers according to the list or the interval.
 func (r *noRopeRule) mark(f *fields, c *Config) {
-	if r == nil || f.err != nil {
+	if r == nil || r.Full || f.err != nil {
 		return
 	}
 	var list []any

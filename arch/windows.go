@@ -9,6 +9,8 @@ type ggufWindow struct {
 	// Theta is RoPE's base in layers with a window, unless rope.freq_base_swa is set; their
 	// frequencies are then not scaled. If it is 0, they have the settings of the other layers.
 	Theta float64 `json:"rope_theta"`
+	// Unscaled makes the frequencies of layers with a window those of the base, without scaling.
+	Unscaled bool `json:"unscaled"`
 }
 
 // readWindows sets c.Layer and c.Ropes. full is the RoPE setting of layers without a window.
@@ -19,8 +21,11 @@ func (g *ggufForm) readWindows(f *fields, src Source, c *Config, full ropeSpec) 
 	local := full
 	if w := g.Window; w != nil && size > 0 {
 		slides = w.slides(f, c.Layers)
-		if w.Theta != 0 {
+		switch {
+		case w.Theta != 0:
 			local = ropeSpec{kind: ropeDefault, dim: full.dim, base: w.Theta, attnFactor: 1}
+		case w.Unscaled:
+			local = ropeSpec{kind: ropeDefault, dim: full.dim, base: full.base, attnFactor: 1}
 		}
 		local.base = f.float("rope.freq_base_swa", minBase, maxBase, local.base)
 	}
@@ -34,6 +39,7 @@ func (g *ggufForm) readWindows(f *fields, src Source, c *Config, full ropeSpec) 
 		}
 		c.Ropes, c.Layer[i].Rope = addRope(c.Ropes, spec.rope())
 	}
+	g.NoRope.markFull(c, size)
 }
 
 // slides returns a function that reports whether a layer has a window.

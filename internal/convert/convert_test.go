@@ -38,7 +38,8 @@ func TestVariants(t *testing.T) {
 		"llama_bias_f32", "llama_hd80", "llama_mqa_linear", "llama_yarn", "llama_yarn_mscale", "mistral_full_tied",
 		"mistral_w7", "qwen2_windows", "qwen2_yarn_tied", "qwen3_hd40_bias", "qwen3_layers", "qwen3_wide",
 		"gemma", "gemma2_caps", "gemma2_g", "gemma3_linear", "granite", "granite_bias", "olmo2", "olmo2_mha", "phi3_long", "phi3_short",
-		"smollm3", "starcoder2", "starcoder2_nobias", "mixtral", "mixtral_window", "qwen3_moe_sparse",
+		"smollm3", "starcoder2", "starcoder2_nobias", "mixtral", "mixtral_window", "qwen3_moe_sparse", "seed_oss", "ernie4_5", "exaone4_full", "olmo3", "olmo3_yarn", "olmoe",
+		"phi4_mini", "glm", "glm4", "glm4_nobias", "stablelm",
 	} {
 		m, err := convert.Open(testmodels.Path(t, filepath.Join("../../testdata/variants", name)))
 		if want := refused[name]; want != "" {

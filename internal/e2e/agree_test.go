@@ -65,16 +65,19 @@ func open(t testing.TB, path string, o pianola.Options) *pianola.Model {
 // length.
 func greedy(t testing.TB, m *pianola.Model, chain int, ids []int32, n int) ([]float32, []int32) {
 	t.Helper()
+	return greedyInPieces(t, m, chain, len(ids), ids, n)
+}
+
+// greedyInPieces is greedy with a prompt that comes in pieces of a size.
+func greedyInPieces(t testing.TB, m *pianola.Model, chain, size int, ids []int32, n int) ([]float32, []int32) {
+	t.Helper()
 	s, err := m.NewSession(pianola.SessionOptions{Chain: chain, IgnoreStops: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
 	ctx := context.Background()
-	next, _, err := s.Prompt(ctx, ids)
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := promptInPieces(t, s, ids, size)
 	logits := make([]float32, m.Config().Vocab)
 	if err := s.NextLogits(logits); err != nil {
 		t.Fatal(err)

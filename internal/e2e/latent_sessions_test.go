@@ -78,37 +78,13 @@ func checkLatentSessions(t *testing.T, m *pianola.Model, ids, want []int32) {
 			t.Errorf("%s: %v, want %v", what, got, want)
 		}
 	}
-	prompt := func(s *pianola.Session, ids []int32, each int) (next int32) {
-		t.Helper()
-		for piece := range slices.Chunk(ids, each) {
-			if s.Len() > 0 { // the piece begins with the pending token
-				if err := s.SetNext(piece[0]); err != nil {
-					t.Fatal(err)
-				}
-				piece = piece[1:]
-			}
-			if len(piece) == 0 {
-				tokens, _, err := s.Chain(t.Context(), 1)
-				if err != nil {
-					t.Fatal(err)
-				}
-				next = tokens[0]
-				continue
-			}
-			var err error
-			if next, _, err = s.Prompt(t.Context(), piece); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return next
-	}
 	for _, each := range []int{1, 7, 64} {
 		s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true})
-		more("in pieces", s, prompt(s, ids, each))
+		more("in pieces", s, promptInPieces(t, s, ids, each))
 		if err := s.Rewind(len(ids) - 20); err != nil {
 			t.Fatal(err)
 		}
-		next := prompt(s, ids[len(ids)-20:], each)
+		next := promptInPieces(t, s, ids[len(ids)-20:], each)
 		f, err := s.Fork()
 		if err != nil {
 			t.Fatal(err)

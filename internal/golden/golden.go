@@ -8,9 +8,11 @@ import (
 	"os"
 )
 
-// Reference holds reference results that the Python library transformers computed in float32.
+// Reference holds reference results that another implementation, such as the Python library
+// transformers, computed in float32.
 type Reference struct {
-	Cases []Case `json:"cases"`
+	Source string `json:"source"` // the implementation and its version
+	Cases  []Case `json:"cases"`
 }
 
 // Case is a prompt with the expected results.

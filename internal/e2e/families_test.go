@@ -1,0 +1,95 @@
+package e2e_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/convert"
+	"github.com/pianola-engine/pianola/internal/testmodels"
+)
+
+// TestFamilies compares both forms of the families whose references llama.cpp computed with these:
+// the directory and the GGUF file that it converts to. The prompt comes in pieces of several sizes,
+// and the tokens in chains of several lengths.
+func TestFamilies(t *testing.T) {
+	goldens, err := filepath.Glob("testdata/variants/*/golden.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, path := range goldens {
+		g := readGolden(t, path)
+		if !strings.HasPrefix(g.Source, "llama.cpp") {
+			continue
+		}
+		found++
+		dir := filepath.Dir(path)
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			for _, form := range []string{dir, converted(t, dir)} {
+				m := open(t, form, pianola.Options{Device: "cpu"})
+				for _, run := range []struct{ piece, chain int }{{1, 64}, {7, 1}, {64, 64}} {
+					for _, c := range g.Cases {
+						logits, ids := greedyInPieces(t, m, run.chain, run.piece, c.PromptIDs, len(c.GreedyIDs))
+						agree(t, 2e-3, logits, ids, c.LastPromptLogits, c.GreedyIDs, c.Top2Gap)
+					}
+				}
+			}
+		})
+	}
+	if found == 0 {
+		t.Error("no golden.json names llama.cpp as its source")
+	}
+}
+
+// converted returns the GGUF file that a model converts to.
+func converted(t *testing.T, dir string) (file string) {
+	t.Helper()
+	m, err := convert.Open(testmodels.Path(t, dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	file = filepath.Join(t.TempDir(), "model.gguf")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Write(t.Context(), f, m.Stored(), convert.WriteOptions{Threads: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// promptInPieces appends ids to the context, each piece in a submission of its own, and returns the
+// next token.
+func promptInPieces(t testing.TB, s *pianola.Session, ids []int32, size int) (next int32) {
+	t.Helper()
+	for piece := range slices.Chunk(ids, size) {
+		if s.Len() > 0 { // the piece begins with the pending token
+			if err := s.SetNext(piece[0]); err != nil {
+				t.Fatal(err)
+			}
+			piece = piece[1:]
+		}
+		if len(piece) == 0 {
+			tokens, _, err := s.Chain(t.Context(), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			next = tokens[0]
+			continue
+		}
+		var err error
+		if next, _, err = s.Prompt(t.Context(), piece); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return next
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/internal/tinymodels"
+)
+
+// source presents a config.json to package arch as a model whose tensors are not known yet.
+type source struct {
+	config map[string]any
+	shapes map[string][]uint64
+}
+
+func (s source) Kind() string { return "safetensors" }
+
+func (s source) Meta(key string) (any, bool) {
+	v, ok := s.config[key]
+	return v, ok
+}
+
+func (s source) Shape(name string) ([]uint64, bool) {
+	shape, ok := s.shapes[name]
+	return shape, ok
+}
+
+// describe returns the tensors of a model that has only a config.json, and the size of its
+// vocabulary.
+func describe(config []byte) ([]tinymodels.Tensor, int, error) {
+	dec := json.NewDecoder(strings.NewReader(string(config)))
+	dec.UseNumber()
+	s := source{shapes: map[string][]uint64{}}
+	if err := dec.Decode(&s.config); err != nil {
+		return nil, 0, err
+	}
+	c, err := arch.Builtin().Read(s)
+	if err != nil {
+		return nil, 0, err
+	}
+	types := map[any]string{nil: "F16", "float16": "F16", "bfloat16": "BF16", "float32": "F32"}
+	typ, ok := types[s.config["dtype"]]
+	if !ok {
+		return nil, 0, fmt.Errorf("dtype %v is not one of float16, bfloat16, float32", s.config["dtype"])
+	}
+	l := list{config: c, typ: typ, shapes: s.shapes}
+	for r := arch.Embed; r.String() != "role?"; r++ {
+		layers := c.Layers
+		if r <= arch.Head {
+			layers = 1
+		}
+		for layer := range layers {
+			l.role(r, layer)
+		}
+	}
+	for layer := range c.Layers {
+		l.experts(layer)
+	}
+	if len(l.tensors) == 0 {
+		return nil, 0, errors.New("the model has no tensors")
+	}
+	return l.tensors, c.Vocab, c.Check(s)
+}
+
+// list collects tensors.
+type list struct {
+	config  *arch.Config
+	typ     string
+	tensors []tinymodels.Tensor
+	shapes  map[string][]uint64
+}
+
+// add adds a tensor unless its name is "" or it has been added.
+func (l *list) add(name string, shape []uint64, mean, std float64) {
+	if _, there := l.shapes[name]; there || name == "" {
+		return
+	}
+	l.shapes[name] = shape
+	l.tensors = append(l.tensors, tinymodels.Tensor{Name: name, DType: l.typ, Shape: shape, Mean: mean, Std: std})
+}
+
+// deviation is the standard deviation of norms' weights and of biases.
+const deviation = 0.15
+
+// role adds the weight and the bias of a role.
+func (l *list) role(r arch.Role, layer int) {
+	c := l.config
+	if !c.Has(r, layer) {
+		return
+	}
+	shape := c.WantShape(r)
+	if len(shape) == 2 {
+		_, _, shape[0] = c.Rows(r)
+	}
+	mean, std := 0.0, deviation
+	switch {
+	case r == arch.Embed:
+		std = 1
+		if c.TiedHead {
+			std = round(1.5 / math.Sqrt(float64(c.Width)))
+		}
+	case len(shape) > 1:
+		std = matrix(shape[len(shape)-1])
+	case strings.HasSuffix(r.String(), "norm") && !c.NormPlusOne:
+		mean = 1
+	}
+	l.add(c.Tensor(r, layer), shape, mean, std)
+	if c.Bias.Has(r) || strings.HasSuffix(r.String(), "norm") {
+		l.add(c.BiasTensor(r, layer), shape[:1], 0, deviation)
+	}
+}
+
+// experts adds the matrices of a layer's experts.
+func (l *list) experts(layer int) {
+	if !l.config.Layer[layer].Sparse {
+		return
+	}
+	for part := arch.ExpertGate; part <= arch.ExpertDown; part++ {
+		for e := range l.config.Experts.Count {
+			t := l.config.Expert(part, layer, e)
+			l.add(t.Name, t.Shape, 0, matrix(t.Shape[len(t.Shape)-1]))
+		}
+	}
+}
+
+// matrix returns the standard deviation of a matrix with so many columns.
+func matrix(columns uint64) float64 { return round(min(0.6, 1.5/math.Sqrt(float64(columns)))) }
+
+func round(x float64) float64 { return math.Round(x*1000) / 1000 }
