@@ -161,7 +161,8 @@ func (s *Session) NewChat(o ChatOptions, messages ...ChatMessage) (*Chat, error)
 	if id, ok := tok.EOS(); ok {
 		c.in.EOS, _ = tok.Token(id)
 	}
-	return c, c.findEnd()
+	c.findEnd()
+	return c, nil
 }
 
 // ChatTemplates returns the texts of the model's chat templates by name; the default one has the
@@ -193,30 +194,22 @@ func chatTemplates(dir *weights.Directory) (chat.Sources, error) {
 	return chat.FromDirectory(root, readBounded)
 }
 
-// callEnds are the tokens with which Llama 3 and gpt-oss end a turn that calls a tool.
-var callEnds = []string{"<|eom_id|>", "<|call|>"}
-
-// findEnd finds the token or the text with which the template ends the assistant's turn.
-func (c *Chat) findEnd() error {
-	for _, name := range callEnds {
-		if id, ok := c.tok.ID(name); ok && c.tok.Special(id) {
+// findEnd finds the tokens or the text with which the template ends the assistant's turn.
+func (c *Chat) findEnd() {
+	special := func(text string) (name string, ok bool) {
+		ids, err := c.tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true})
+		if err != nil || len(ids) == 0 || !c.tok.Special(ids[0]) {
+			return "", false
+		}
+		return c.tok.Token(ids[0])
+	}
+	for _, end := range c.t.TurnEnds(context.Background(), c.in, special) {
+		if id, ok := c.tok.ID(end); ok && c.tok.Special(id) {
 			c.ends = append(c.ends, id)
+		} else {
+			c.endText = end
 		}
 	}
-	end := strings.TrimSpace(c.t.EndOfTurn(context.Background(), c.in))
-	if end == "" {
-		return nil
-	}
-	ids, err := c.tok.Encode(end, tokenizer.EncodeOptions{ParseSpecial: true})
-	if err != nil {
-		return err
-	}
-	if len(ids) > 0 && c.tok.Special(ids[0]) {
-		c.ends = append(c.ends, ids[0])
-		return nil
-	}
-	c.endText, _, _ = strings.Cut(end, "\n")
-	return nil
 }
 
 // Messages returns the conversation so far. The slice must not be changed.

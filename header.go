@@ -227,6 +227,10 @@ type EncodeOptions struct {
 	// ParseSpecial encodes the names of special tokens in the text, such as "<|eot_id|>",
 	// as these tokens. Leave it false for text that users supply.
 	ParseSpecial bool
+	// Plain lists ranges of bytes of the text, from a first one to before a second one, in ascending
+	// order. No byte in them is part of a special token: with ParseSpecial, these are the parts of a
+	// text that come from users.
+	Plain [][2]int
 }
 
 // Encode returns the token ids of text, which need not be valid UTF-8. It returns an error if

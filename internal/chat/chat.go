@@ -56,6 +56,10 @@ type Input struct {
 	// a bool, int, float64, string, nil or json.RawMessage.
 	Vars map[string]any
 	Now  time.Time // time for strftime_now; the zero time means the current time
+	// Text, if not nil, replaces every text of Messages, Tools and Vars before the template sees it, also
+	// those within JSON. It must not change the result of a comparison that a template makes, such as
+	// that of a role.
+	Text func(string) string
 }
 
 // Template is a parsed chat template. Several goroutines may use it at once.
@@ -147,6 +151,13 @@ func (in *Input) vars(s style) (map[string]any, error) {
 			}
 		}
 	}
+	if in.Text != nil {
+		for name, v := range vars {
+			if _, given := in.Vars[name]; given || name == "messages" || name == "tools" {
+				vars[name] = jinja.MapText(v, in.Text)
+			}
+		}
+	}
 	return vars, nil
 }
 
@@ -224,4 +235,25 @@ func (t *Template) EndOfTurn(ctx context.Context, in Input) string {
 	}
 	_, end, _ := strings.Cut(text, endMark)
 	return end
+}
+
+// callEnds are the tokens with which Llama 3 and gpt-oss end a turn that calls a tool.
+var callEnds = []string{"<|eom_id|>", "<|call|>"}
+
+// TurnEnds returns what ends the assistant's turn: names of special tokens, and a text if the template
+// ends the turn with one. special returns the name of the special token at the beginning of a text.
+func (t *Template) TurnEnds(ctx context.Context, in Input, special func(text string) (name string, ok bool)) (ends []string) {
+	for _, name := range callEnds {
+		if of, ok := special(name); ok && of == name {
+			ends = append(ends, name)
+		}
+	}
+	end := strings.TrimSpace(t.EndOfTurn(ctx, in))
+	if name, ok := special(end); ok {
+		return append(ends, name)
+	}
+	if end, _, _ = strings.Cut(end, "\n"); end != "" {
+		ends = append(ends, end)
+	}
+	return ends
 }

@@ -171,3 +171,22 @@ func TestInputErrors(t *testing.T) {
 		t.Errorf("a variable with JSON: %q, %v", got, err)
 	}
 }
+
+// TestText checks that Input.Text replaces every text that a client gives, and nothing else.
+func TestText(t *testing.T) {
+	tmpl, err := Parse(`{{ bos_token }}{{ tools | tojson }}{{ messages | tojson }}{{ x | tojson }}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := Input{
+		BOS:      "#",
+		Messages: []Message{{Role: "user", Content: "a#", Reasoning: "#", Name: "#", ToolCallID: "#"}, {Role: "assistant", ToolCalls: []ToolCall{{ID: "#", Name: "#", Arguments: json.RawMessage(`{"#":["#",1]}`)}}}},
+		Tools:    []Tool{{Name: "#", Description: "#", Parameters: json.RawMessage(`{"a":"\u0023"}`)}},
+		Vars:     map[string]any{"x": json.RawMessage(`{"#":["#"]}`)},
+		Text:     func(s string) string { return strings.ReplaceAll(s, "#", "+") },
+	}
+	text, err := tmpl.Render(context.Background(), in)
+	if err != nil || strings.Count(text, "#") != 1 || text[0] != '#' || strings.Count(text, "+") != 14 {
+		t.Errorf("%s: %v", text, err)
+	}
+}

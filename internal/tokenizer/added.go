@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"sort"
 	"unicode"
 	"unicode/utf8"
 )
@@ -17,21 +18,38 @@ type addedToken struct {
 
 // matcher finds the leftmost-longest match of a set of added tokens.
 type matcher struct {
-	tokens []addedToken
-	trie   *trie // of indices into tokens
+	tokens  []addedToken
+	trie    *trie // of indices into tokens
+	special bool  // one of the tokens is special
 }
 
 func newMatcher(tokens []addedToken) *matcher {
 	m := &matcher{tokens: tokens, trie: newTrie(4 * len(tokens))}
 	for i, t := range tokens {
 		m.trie.add(t.content, int32(i))
+		m.special = m.special || t.special
 	}
 	return m
 }
 
+// specials selects where a text may have special tokens.
+type specials struct {
+	parse bool
+	plain [][2]int // ranges of bytes that are not part of any; see EncodeOptions.Plain
+}
+
+// in reports whether the bytes from start to end may be a special token.
+func (sp *specials) in(start, end int) bool {
+	if !sp.parse || len(sp.plain) == 0 {
+		return sp.parse
+	}
+	i := sort.Search(len(sp.plain), func(i int) bool { return sp.plain[i][1] > start })
+	return i == len(sp.plain) || sp.plain[i][0] >= end
+}
+
 // find returns the first match in s[from:] with its start and end in s, or nil. The text
 // before from serves only as context.
-func (m *matcher) find(s string, from int, parseSpecial bool) (t *addedToken, start, end int) {
+func (m *matcher) find(s string, from int, sp *specials) (t *addedToken, start, end int) {
 	if len(m.tokens) == 0 {
 		return nil, 0, 0
 	}
@@ -39,7 +57,7 @@ func (m *matcher) find(s string, from int, parseSpecial bool) (t *addedToken, st
 		if m.trie.root[s[i]] == 0 {
 			continue
 		}
-		t := m.longest(s[i:], parseSpecial)
+		t := m.longest(s, i, sp)
 		if t == nil {
 			continue
 		}
@@ -67,14 +85,14 @@ func (m *matcher) find(s string, from int, parseSpecial bool) (t *addedToken, st
 	return nil, 0, 0
 }
 
-// longest returns the longest token that is a prefix of s, or nil.
-func (m *matcher) longest(s string, parseSpecial bool) (found *addedToken) {
+// longest returns the longest token at s[at:], or nil.
+func (m *matcher) longest(s string, at int, sp *specials) (found *addedToken) {
 	node := int32(0)
-	for i := range len(s) {
+	for i := at; i < len(s); i++ {
 		if node = m.trie.child(node, s[i]); node == 0 {
 			break
 		}
-		if t := m.trie.values[node]; t >= 0 && (parseSpecial || !m.tokens[t].special) {
+		if t := m.trie.values[node]; t >= 0 && (!m.tokens[t].special || sp.in(at, i+1)) {
 			found = &m.tokens[t]
 		}
 	}

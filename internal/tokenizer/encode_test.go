@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -98,6 +99,38 @@ func TestParseSpecial(t *testing.T) {
 	}
 	if tok.Decode(ids) != text {
 		t.Errorf("without ParseSpecial: text %q", tok.Decode(ids))
+	}
+}
+
+// TestPlain checks that no special token has a byte of a plain range, and that the tokens are otherwise
+// those of the text.
+func TestPlain(t *testing.T) {
+	tok := gopherGGUF(t)
+	const name = "<|eot_id|>"
+	text := "a" + name + "b" + name + name + "c"
+	eot, _ := tok.ID(name)
+	for _, c := range []struct {
+		plain [][2]int
+		want  []string // the texts between special tokens
+	}{
+		{nil, []string{"a", "b", "", "c"}},
+		{[][2]int{{0, 1}}, []string{"a", "b", "", "c"}},
+		{[][2]int{{1, 2}}, []string{"a" + name + "b", "", "c"}},
+		{[][2]int{{10, 11}}, []string{"a" + name + "b", "", "c"}},
+		{[][2]int{{11, 12}, {12, 13}}, []string{"a", "b" + name, "c"}},
+		{[][2]int{{2, 3}, {13, 14}, {22, 23}}, []string{text}},
+		{[][2]int{{0, len(text)}}, []string{text}},
+	} {
+		var want []int32
+		for i, part := range c.want {
+			if i > 0 {
+				want = append(want, eot)
+			}
+			want = append(want, encode(t, tok, part, EncodeOptions{})...)
+		}
+		if got := encode(t, tok, text, EncodeOptions{ParseSpecial: true, Plain: c.plain}); !slices.Equal(got, want) {
+			t.Errorf("%v: %v, want %v", c.plain, got, want)
+		}
 	}
 }
 

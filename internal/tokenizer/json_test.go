@@ -155,6 +155,29 @@ func TestJSONEncode(t *testing.T) {
 	}
 }
 
+// TestPlainNormalized checks plain ranges with a special token that is matched in normalised text, where
+// the offsets are others.
+func TestPlainNormalized(t *testing.T) {
+	tok, err := FromJSON(encodeFile(t, edit{"normalizer", object{"type": "NFC"}}, edit{"added_tokens", []any{added(firstFree, "<|x|>", "special", "normalized")}}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := int32(firstFree)
+	for _, c := range []struct {
+		plain [][2]int
+		want  []int32
+	}{
+		{nil, []int32{0xc3, 0xa9, x, x}},
+		{[][2]int{{3, 4}}, []int32{0xc3, 0xa9, '<', '|', 'x', '|', '>', x}},
+		{[][2]int{{0, 1}, {8, 13}}, []int32{'e', 0xcc, 0x81, x, '<', '|', 'x', '|', '>'}},
+	} {
+		got := encode(t, tok, "e\u0301<|x|><|x|>", EncodeOptions{ParseSpecial: true, Plain: c.plain})
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", c.plain, diff)
+		}
+	}
+}
+
 func template(pieces ...string) object {
 	var single []any
 	specials := object{}

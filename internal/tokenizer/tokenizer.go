@@ -54,6 +54,10 @@ type EncodeOptions struct {
 	// ParseSpecial converts special tokens such as "<|eot_id|>" in the text to their ids. It must
 	// be false for text from users. Added tokens that are not special are always matched.
 	ParseSpecial bool
+	// Plain lists ranges of bytes of the text, from a first one to before a second one, in ascending
+	// order. No byte in them is part of a special token: with ParseSpecial, these are the parts of a
+	// text that come from users.
+	Plain [][2]int
 }
 
 // Encode returns the token ids of text, which need not be valid UTF-8.
@@ -71,7 +75,7 @@ func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 	if o.AddSpecial {
 		e.ids = append(e.ids, t.prefix...)
 	}
-	if err := e.text(text, o.ParseSpecial); err != nil {
+	if err := e.text(text, &specials{o.ParseSpecial, o.Plain}); err != nil {
 		return nil, err
 	}
 	if o.AddSpecial {
@@ -97,19 +101,38 @@ type encoder struct {
 
 // text encodes a whole input: it cuts out the added tokens that are matched in the original
 // text.
-func (e *encoder) text(s string, parseSpecial bool) error {
+func (e *encoder) text(s string, sp *specials) error {
 	for from := 0; from < len(s); {
-		t, start, end := e.raw.find(s, from, parseSpecial)
+		t, start, end := e.raw.find(s, from, sp)
 		if t == nil {
-			return e.normalize(s[from:], from == 0, parseSpecial)
+			start = len(s)
 		}
-		if err := e.normalize(s[from:start], from == 0, parseSpecial); err != nil {
+		if err := e.parts(s, from, start, sp); err != nil || t == nil {
 			return err
 		}
 		e.ids = append(e.ids, t.id)
 		from = end
 	}
 	return nil
+}
+
+// parts encodes s[from:to]. Offsets in normalised text are not those of the text, so a range of
+// sp.plain is normalised apart from the rest if there may be special tokens in normalised text.
+func (e *encoder) parts(s string, from, to int, sp *specials) error {
+	if e.normals.special && sp.parse {
+		for _, r := range sp.plain {
+			if begin, end := max(r[0], from), min(r[1], to); begin < end {
+				if err := e.normalize(s[from:begin], from == 0, true); err != nil {
+					return err
+				}
+				if err := e.normalize(s[begin:end], begin == 0, false); err != nil {
+					return err
+				}
+				from = end
+			}
+		}
+	}
+	return e.normalize(s[from:to], from == 0, sp.parse)
 }
 
 // normalize normalises s and cuts out the added tokens that are matched in the result.
@@ -122,8 +145,9 @@ func (e *encoder) normalize(s string, first, parseSpecial bool) error {
 	if err != nil {
 		return err
 	}
+	sp := &specials{parse: parseSpecial}
 	for from := 0; from < len(s); {
-		t, start, end := e.normals.find(s, from, parseSpecial)
+		t, start, end := e.normals.find(s, from, sp)
 		if t == nil {
 			return e.split(e.stages, s[from:], first && from == 0)
 		}

@@ -53,6 +53,28 @@ func (d *Dict) Get(key any) (any, bool) {
 	return v, ok
 }
 
+// MapText returns a copy of a value with f applied to all strings in it, keys included.
+func MapText(v any, f func(string) string) any {
+	switch v := v.(type) {
+	case string:
+		return f(v)
+	case *List:
+		c := *v
+		c.Items = make([]any, len(v.Items))
+		for i := range v.Items {
+			c.Items[i] = MapText(v.Items[i], f)
+		}
+		return &c
+	case *Dict:
+		c := NewDict()
+		for _, key := range v.keys {
+			c.Set(MapText(key, f), MapText(v.values[key], f))
+		}
+		return c
+	}
+	return v
+}
+
 // FromJSON converts a JSON text to a value. Objects keep the order of their keys.
 func FromJSON(data []byte) (any, error) {
 	dec := json.NewDecoder(strings.NewReader(string(data)))
