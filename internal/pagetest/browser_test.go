@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -41,6 +42,7 @@ type browser struct {
 
 	mu       sync.Mutex
 	errors   []string
+	expected []string
 	requests []string
 }
 
@@ -64,15 +66,24 @@ func open(t *testing.T, handler http.Handler, path string) *browser {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for _, e := range b.errors {
-			t.Errorf("the page reports: %s", e)
+			if !slices.ContainsFunc(b.expected, func(s string) bool { return strings.Contains(e, s) }) {
+				t.Errorf("the page reports: %s", e)
+			}
 		}
 		for _, r := range b.requests {
-			if !strings.HasPrefix(r, server.URL) && !strings.HasPrefix(r, "data:") {
+			if !strings.HasPrefix(r, server.URL) && !strings.HasPrefix(r, "data:") && !strings.HasPrefix(r, "blob:"+server.URL) {
 				t.Errorf("the page requested %s", r)
 			}
 		}
 	})
 	return b
+}
+
+// expect accepts errors that contain one of the texts.
+func (b *browser) expect(texts ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.expected = append(b.expected, texts...)
 }
 
 func (b *browser) event(e any) {

@@ -30,7 +30,7 @@ func gopher(t *testing.T, o pianola.TableOptions) *table.Table {
 	return tab
 }
 
-func page(t *testing.T, sources ...view.Source) *webpage.Document {
+func viewPage(t *testing.T, sources ...view.Source) *webpage.Document {
 	t.Helper()
 	p, err := view.Page(sources...)
 	if err != nil {
@@ -70,7 +70,7 @@ const visible = "[...document.querySelectorAll('#commands tbody tr')].filter(r =
 
 func TestViewer(t *testing.T) {
 	tab := gopher(t, pianola.TableOptions{})
-	b := open(t, page(t, view.Source{Name: "gopher", Table: tab, Times: measured(t, tab)}), "/")
+	b := open(t, viewPage(t, view.Source{Name: "gopher", Table: tab, Times: measured(t, tab)}), "/")
 	decode, _, _ := tab.Program(table.ProgramDecode)
 	if n := eval[int](b, visible+".length"); n != int(decode.Count) {
 		t.Errorf("%d rows, the program has %d commands", n, decode.Count)
@@ -151,7 +151,7 @@ func (b *browser) filters(tab *table.Table) {
 // TestTwoTables compares a table with one that has no fused kernels.
 func TestTwoTables(t *testing.T) {
 	a, plain := gopher(t, pianola.TableOptions{}), gopher(t, pianola.TableOptions{NoFuse: true})
-	b := open(t, page(t, view.Source{Name: "fused", Table: a}, view.Source{Name: "plain", Table: plain}), "/#decode/4")
+	b := open(t, viewPage(t, view.Source{Name: "fused", Table: a}, view.Source{Name: "plain", Table: plain}), "/#decode/4")
 	b.await("document.querySelector('#details h2').textContent === 'Difference: only in A'")
 	kinds := map[string]int{}
 	for _, d := range table.Diff(a, plain) {
@@ -183,7 +183,7 @@ func TestHostileLabels(t *testing.T) {
 	const evil = `<img src=x onerror=document.title='broken'></script><script>document.title='broken'</script>`
 	tab := gopher(t, pianola.TableOptions{})
 	tab.Labels[2], tab.Programs[0].Name, tab.Slots[5].Name, tab.Header.Model = evil, evil, evil, evil
-	b := open(t, page(t, view.Source{Name: evil, Table: tab}), "/")
+	b := open(t, viewPage(t, view.Source{Name: evil, Table: tab}), "/")
 	b.await(visible + "[2].innerText.includes('<img src=x')")
 	b.do(chromedp.Click("#commands tbody tr:nth-child(3)"))
 	b.await("document.querySelector('#details h2').textContent.includes('<img src=x')")
@@ -194,7 +194,7 @@ func TestHostileLabels(t *testing.T) {
 
 // TestFile opens the page as a file, where only its own meta element has the policy.
 func TestFile(t *testing.T) {
-	doc := page(t, view.Source{Name: "gopher", Table: gopher(t, pianola.TableOptions{})})
+	doc := viewPage(t, view.Source{Name: "gopher", Table: gopher(t, pianola.TableOptions{})})
 	path := filepath.Join(t.TempDir(), "page.html")
 	if err := os.WriteFile(path, doc.HTML(), 0o644); err != nil {
 		t.Fatal(err)

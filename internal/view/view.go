@@ -63,11 +63,43 @@ type change struct {
 
 // Page returns the page of one table, or of two tables side by side.
 func Page(sources ...Source) (*webpage.Document, error) {
+	doc, err := newDocument(sources)
+	if err != nil {
+		return nil, err
+	}
+	title := sources[0].Name
+	if len(sources) == 2 {
+		title += " and " + sources[1].Name
+	}
+	p := webpage.Page{Title: title + " – Pianola table viewer", Body: body, Style: style, Script: chart + script, Data: doc}
+	return p.Assemble()
+}
+
+// Data returns the document of Page as JSON.
+func Data(sources ...Source) ([]byte, error) {
+	doc, err := newDocument(sources)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(doc)
+}
+
+// Shell returns the page without a table, for a server whose tables change. The page has the markup
+// before in front of it and the style extra, and runs load, which calls show with the value of Data
+// as an object. All three are trusted, as the fields of webpage.Page are.
+func Shell(before, extra, load string) (*webpage.Document, error) {
+	p := webpage.Page{
+		Title: "Pianola table viewer", Body: before + "<div id=\"viewer\" hidden>\n" + body + "</div>\n",
+		Style: style + extra, Script: chart + script + load, Calls: true,
+	}
+	return p.Assemble()
+}
+
+func newDocument(sources []Source) (*document, error) {
 	if len(sources) < 1 || len(sources) > 2 {
 		return nil, fmt.Errorf("view: %d tables, want 1 or 2", len(sources))
 	}
-	doc := document{Differences: []difference{}}
-	title := sources[0].Name
+	doc := &document{Differences: []difference{}}
 	for _, s := range sources {
 		var dump bytes.Buffer
 		if err := s.Table.DumpJSON(&dump, table.DumpOptions{}); err != nil {
@@ -76,7 +108,6 @@ func Page(sources ...Source) (*webpage.Document, error) {
 		doc.Tables = append(doc.Tables, shownTable{s.Name, dump.Bytes(), s.Times})
 	}
 	if len(sources) == 2 {
-		title += " and " + sources[1].Name
 		a, b := sources[0].Table, sources[1].Table
 		doc.Pairs = pair(a, b)
 		for _, d := range table.Diff(a, b) {
@@ -87,6 +118,5 @@ func Page(sources ...Source) (*webpage.Document, error) {
 			doc.Differences = append(doc.Differences, shown)
 		}
 	}
-	p := webpage.Page{Title: title + " – Pianola table viewer", Body: body, Style: style, Script: chart + script, Data: &doc}
-	return p.Assemble()
+	return doc, nil
 }

@@ -1,21 +1,26 @@
-const data = JSON.parse(document.getElementById('data').textContent);
-const $ = id => document.getElementById(id);
-const two = data.tables.length === 2;
+// data is the document of the page: one table or two, with their differences.
+let data, two, tables;
 const letters = ['A', 'B'];
 
-const tables = data.tables.map(t => {
-	const d = t.dump;
-	return {
-		name: t.name, header: d.header, slots: d.slots || [], programs: d.programs, commands: d.commands, regions: d.regions || [],
-		times: t.times || null, us: new Map((t.times ? t.times.commands : []).map(c => [c.command, c.us])),
-		differences: new Map(),
-	};
-});
-for (const d of data.differences) {
-	tables.forEach((t, i) => { if (d.commands[i] >= 0) t.differences.set(d.commands[i], d); });
-}
-
 const view = {rows: [], charts: [], selected: null};
+
+// show takes the document and shows it.
+function show(d) {
+	data = d;
+	two = data.tables.length === 2;
+	tables = data.tables.map(t => {
+		const d = t.dump;
+		return {
+			name: t.name, header: d.header, slots: d.slots || [], programs: d.programs, commands: d.commands, regions: d.regions || [],
+			times: t.times || null, us: new Map((t.times ? t.times.commands : []).map(c => [c.command, c.us])),
+			differences: new Map(),
+		};
+	});
+	for (const d of data.differences) {
+		tables.forEach((t, i) => { if (d.commands[i] >= 0) t.differences.set(d.commands[i], d); });
+	}
+	start();
+}
 
 function programNames() {
 	return two ? Object.keys(data.pairs).sort((a, b) => order(a) - order(b)) : tables[0].programs.map(p => p.name);
@@ -270,4 +275,4 @@ function showDifferences() {
 	$('differences').replaceChildren(element('table', {}, element('thead', {}, element('tr', {}, ...heads)), element('tbody', {}, ...rows)));
 }
 
-start();
+if ($('data')) show(JSON.parse($('data').textContent));

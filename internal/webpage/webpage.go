@@ -15,10 +15,16 @@ import (
 	"net/http"
 )
 
-// base is the part of the style that all pages share: colours in light and dark, and form controls.
+// baseStyle is the part of the style that all pages share: colours in light and dark, and form
+// controls.
 //
 //go:embed base.css
-var base string
+var baseStyle string
+
+// baseScript is the part of the script that all pages share: it makes elements without markup.
+//
+//go:embed base.js
+var baseScript string
 
 // Page is the source of a page. Body, Style and Script are trusted: they come from files of this
 // module. Title and Data may contain any text.
@@ -42,8 +48,8 @@ type Document struct {
 
 // Assemble returns the page as one document.
 func (p *Page) Assemble() (*Document, error) {
-	style := base + p.Style
-	d := &Document{policy: policy(style, p.Script, p.Calls)}
+	style, script := baseStyle+p.Style, baseScript+p.Script
+	d := &Document{policy: policy(style, script, p.Calls)}
 	var b bytes.Buffer
 	b.WriteString("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n")
 	// A directive for frames is ignored in an element, but an HTTP header has it too.
@@ -59,7 +65,7 @@ func (p *Page) Assemble() (*Document, error) {
 		}
 		fmt.Fprintf(&b, "<script type=\"application/json\" id=\"data\">%s</script>\n", data)
 	}
-	fmt.Fprintf(&b, "<script>%s</script>\n</body>\n</html>\n", p.Script)
+	fmt.Fprintf(&b, "<script>%s</script>\n</body>\n</html>\n", script)
 	d.html = b.Bytes()
 	return d, nil
 }
