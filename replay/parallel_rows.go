@@ -126,7 +126,8 @@ func (p *pool) values(s *batch.Submission, c *batch.Chunk, runs []Run, n int, to
 		block := min(prog.block, rows-row)
 		b := make([]byte, 4*block*prog.width)
 		p.reads = append(p.reads[:0], Transfer{prog.slot, 0, b})
-		if _, err := p.submit(s, append(runs, sequenceRun(c.Number, prog.program, int(part.Position), block, row))...); err != nil {
+		// The program "head" also writes a token, into the ring behind the position of its row.
+		if _, err := p.submit(s, append(runs, sequenceRun(c.Number, prog.program, int(part.Position)+row, block, row))...); err != nil {
 			return to, err
 		}
 		to, row, runs = append(to, b...), row+block, runs[:0]

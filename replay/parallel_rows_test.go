@@ -111,14 +111,63 @@ func testParallelRows(t *testing.T, n uint64, load func(o compiler.Options) *rep
 				t.Error(err)
 				return
 			}
-			if got, err := rowsScript(t.Context(), s, int(m.Table().Header.Vocab), i); err != nil || !slices.Equal(got, want) {
-				t.Errorf("script %d: %v, %d values, want %d", i, err, len(got), len(want))
+			got, err := rowsScript(t.Context(), s, int(m.Table().Header.Vocab), i)
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("script %d: %v, %d values, want %d, %s", i, err, len(got), len(want), differences(got, want))
 			}
 		})
 	}
 	all.Wait()
 	if o := m.Occupancy(); o.Running+o.Waiting+o.UsedPages > 0 {
 		t.Errorf("%+v", o)
+	}
+}
+
+// differences describes where two slices differ.
+func differences(got, want []float32) string {
+	first, last, count := -1, -1, 0
+	for i := range min(len(got), len(want)) {
+		if got[i] == want[i] {
+			continue
+		}
+		if count == 0 {
+			first = i
+		}
+		last, count = i, count+1
+	}
+	if count == 0 {
+		return "equal as far as both go"
+	}
+	return fmt.Sprintf("%d differ between %d (%g, want %g) and %d (%g, want %g)", count, first, got[first], want[first], last, got[last], want[last])
+}
+
+// TestParallelLogitsTwice reads the logits of contexts of which the cache of the layers with a window has
+// lost pages, so that each reading prefills the whole context again. The program head, which computes the
+// logits, writes a token to the ring: it must not replace one of the context's.
+func TestParallelLogitsTwice(t *testing.T) {
+	o := compiler.Options{Context: 128, Batching: true}
+	alone := loadedOnCPU(t, "gemma3_text", 48, o)
+	o.Sequences = 2
+	m := parallelModel(t, "gemma3_text", o, replay.LoadOptions{})
+	want, got := make([]float32, m.Table().Header.Vocab), make([]float32, m.Table().Header.Vocab)
+	for n := 60; n < 100; n++ {
+		ref, s := session(t, alone, replay.SessionOptions{}), session(t, m, replay.SessionOptions{})
+		if err := s.SetRequest(replay.RequestOptions{Prefix: replay.PrefixOff}); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range []*replay.Session{ref, s} {
+			if _, _, err := s.Prompt(t.Context(), prompt(n)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := ref.Logits(want); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := s.Logits(got); err != nil || !slices.Equal(got, want) {
+				t.Fatalf("a context of %d: %v, %s", n, err, differences(got, want))
+			}
+		}
 	}
 }
 
