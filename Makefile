@@ -174,7 +174,7 @@ $(AXE):
 pages: $(AXE)
 	@command -v chromium >/dev/null || { echo "pages: missing Debian package: chromium"; exit 1; }
 	go -C internal/pagetest vet ./...
-	go -C internal/pagetest test -timeout 3m . -axe $(AXE)
+	go -C internal/pagetest test -timeout 5m . -axe $(AXE)
 
 golden:
 	go test ./compiler ./table ./cmd/pianola -update

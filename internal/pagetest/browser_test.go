@@ -34,6 +34,26 @@ var (
 
 const width, height = 1280, 860
 
+// chromium is the context of the browser, in which each test opens a tab.
+var chromium context.Context
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.WindowSize(width, height),
+		chromedp.Flag("force-device-scale-factor", "1"), chromedp.Flag("lang", "en"))
+	ctx, stop := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, end := chromedp.NewContext(ctx)
+	if err := chromedp.Run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "the browser does not start:", err)
+		os.Exit(1)
+	}
+	chromium = ctx
+	status := m.Run()
+	end()
+	stop()
+	os.Exit(status)
+}
+
 // browser is one tab. Its errors are faults of the page, such as exceptions and violations of the
 // content security policy.
 type browser struct {
@@ -51,13 +71,9 @@ func open(t *testing.T, handler http.Handler, path string) *browser {
 	t.Helper()
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.WindowSize(width, height),
-		chromedp.Flag("force-device-scale-factor", "1"), chromedp.Flag("lang", "en"))
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
+	ctx, cancel := chromedp.NewContext(chromium)
 	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(cancel)
-	ctx, cancel = context.WithTimeout(ctx, time.Minute)
+	ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
 	t.Cleanup(cancel)
 	b := &browser{t: t, ctx: ctx}
 	chromedp.ListenTarget(ctx, b.event)

@@ -140,6 +140,7 @@ func (b *browser) probabilities() {
 	if eval[bool](b, "getComputedStyle("+dispatch+").backgroundColor === 'rgba(0, 0, 0, 0)'") {
 		b.t.Error("an improbable token has no colour")
 	}
+	b.accessible()
 	b.do(chromedp.Click("#colour"))
 }
 
@@ -227,7 +228,7 @@ func TestErrors(t *testing.T) {
 		b.do(chromedp.Click(`//div[@id="problem"]//button[text()="Try again"]`))
 	}
 	b.ask("Hello")
-	problem("The service is busy. too many requests wait for the model. Try again in 7 seconds.")
+	problem("The service is busy: too many requests wait for the model. Try again in 7 seconds.")
 	b.accessible()
 	again()
 	b.await(lastText + " === 'After the wait.'")
@@ -241,16 +242,16 @@ func TestErrors(t *testing.T) {
 		t.Error("the part of the answer that came is not shown as incomplete")
 	}
 	again()
-	problem("The service has failed while it answered. the device is lost.")
+	problem("The service has failed while it answered: the device is lost.")
 	again()
 	problem("The connection was lost. The answer is incomplete.")
 	again()
-	problem("The service refuses the request. top_k: must not be negative.")
+	problem("The service refuses the request: top_k: must not be negative.")
 	s.mu.Lock()
 	s.key = "secret"
 	s.mu.Unlock()
 	again()
-	problem("The service asks for an API key. an API key is required.")
+	problem("The service asks for an API key: an API key is required.")
 	b.await("document.activeElement.matches('#problem input[type=password]')")
 	b.do(chromedp.KeyEvent("secret"))
 	b.enter()

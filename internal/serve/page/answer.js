@@ -69,9 +69,20 @@ const tip = {
 				element('span', {class: 'soft'}, ` token ${index + 1} · ln p ${token.logprob.toFixed(3).replace('-', '−')}`)),
 			rows.length ? element('table', {}, element('caption', {class: 'hidden-text'}, 'Alternatives'), element('tbody', {}, ...rows)) : '');
 		$('tip').hidden = false;
-		const box = e.getClientRects()[0] || e.getBoundingClientRect(), own = $('tip').getBoundingClientRect();
+		this.place();
+	},
+
+	// place moves the tip beside its token.
+	place() {
+		const box = this.at.getClientRects()[0] || this.at.getBoundingClientRect(), own = $('tip').getBoundingClientRect();
 		$('tip').style.left = Math.max(4, Math.min(box.left, innerWidth - own.width - 4)) + 'px';
 		$('tip').style.top = (box.bottom + own.height + 4 > innerHeight && box.top > own.height + 4 ? box.top - own.height - 2 : box.bottom + 2) + 'px';
+	},
+
+	// scrolled moves the tip with the token that has the focus, and hides another one.
+	scrolled() {
+		if (this.at && this.at === document.activeElement) this.place();
+		else this.hide(true);
 	},
 
 	// hide leaves the pointer time to reach the tip.
@@ -185,16 +196,14 @@ class Answer {
 		const begin = performance.now(), {reasoning, content} = this.parts;
 		cancelAnimationFrame(this.frame);
 		this.frame = 0;
-		const follow = scroller.atEnd();
 		if (reasoning.text.length > this.shown) {
 			this.details.hidden = false;
 			reasoning.put(this.reasoning, this.shown, reasoning.text.length);
 			if (this.shown === 0) this.details.open = true;
 			this.shown = reasoning.text.length;
 		}
-		if (!this.touched && this.details.open && (whole || content.text !== '')) this.details.open = false;
+		if (!this.touched && this.details.open && content.text !== '') this.details.open = false;
 		this.flow.show(content.text, (parent, from, to) => content.put(parent, from, to), whole);
-		if (follow) scroller.toEnd();
 		this.drawn = performance.now();
 		this.cost = this.drawn - begin;
 	}
@@ -258,11 +267,22 @@ function tokenList(tokens, label) {
 
 // scroller keeps the end of the conversation in sight, unless somebody has scrolled away from it.
 const scroller = {
-	atEnd() {
+	follows: true,
+
+	start() {
 		const c = $('conversation');
-		return c.scrollHeight - c.scrollTop - c.clientHeight < 60;
+		c.addEventListener('scroll', () => {
+			this.follows = c.scrollHeight - c.scrollTop - c.clientHeight < 40;
+			tip.scrolled();
+		});
+		// Messages get their true heights when they come in sight.
+		const sizes = new ResizeObserver(() => { if (this.follows) this.toEnd(); });
+		sizes.observe($('messages'));
+		sizes.observe(c);
 	},
+
 	toEnd() {
+		this.follows = true;
 		$('conversation').scrollTop = $('conversation').scrollHeight;
 	},
 };

@@ -144,7 +144,6 @@ function restore() {
 		m.answer.stats.textContent = s.stats || '';
 		finish(m);
 	}
-	scroller.toEnd();
 }
 
 function save() {
@@ -218,7 +217,9 @@ async function generate() {
 	const m = addMessage(answerMessage(body.model)), run = {abort, m};
 	state.running = run;
 	busy(true);
+	m.answer.stats.textContent = 'Waits for the first token.';
 	say('The model answers.');
+	poll.now();
 	scroller.toEnd();
 	let failure = null;
 	try {
@@ -240,20 +241,21 @@ async function generate() {
 		busy(false);
 	}
 	if (!state.messages.includes(m)) return; // it was removed in the meantime
-	if (progress.first) {
+	if (progress.first || !failure) {
 		finish(m);
 	} else {
 		state.messages.splice(state.messages.indexOf(m), 1);
 		m.element.remove();
 	}
 	keep();
+	poll.now();
 	if (failure) problem(failure, m);
 	else say(progress.reason === 'stopped' ? 'Stopped.' : 'The answer: ' + m.content.slice(0, 2000));
 }
 
 // take takes a chunk of the stream.
 function take(answer, progress, chunk) {
-	if (chunk.error) throw new Failure(500, 'The service has failed while it answered. ' + sentence(String(chunk.error.message || '')));
+	if (chunk.error) throw new Failure(500, sentence('The service has failed while it answered', chunk.error.message));
 	if (chunk.usage) progress.usage = chunk.usage;
 	const choice = chunk.choices && chunk.choices[0];
 	if (!choice) return;
@@ -290,10 +292,10 @@ function problem(e, m) {
 	const box = element('div', {class: 'problem', id: 'problem'}, element('p', {role: 'alert', dir: 'auto'}, e.message + wait));
 	if (e.status === 401) box.append(keyForm(() => { keyChanged(); again(); }));
 	else box.append(button('Try again', again));
-	const follow = scroller.atEnd();
 	$('messages').append(box);
-	if (e.status === 401) box.querySelector('input').focus();
-	if (follow || e.status === 401) scroller.toEnd();
+	if (e.status !== 401) return;
+	scroller.toEnd();
+	box.querySelector('input').focus();
 }
 
 function clearProblem() {
@@ -411,6 +413,9 @@ function loadSettings() {
 	document.body.classList.toggle('coloured', $('colour').checked);
 }
 
+// narrow reports whether the settings take the place of the conversation.
+const narrow = () => matchMedia('(max-width: 56rem)').matches;
+
 function showSettings(yes) {
 	document.body.classList.toggle('with-settings', yes);
 	$('toggle').setAttribute('aria-expanded', yes);
@@ -430,7 +435,7 @@ function start() {
 	}));
 	loadSettings();
 	restore();
-	showSettings(innerWidth >= 1000);
+	showSettings(!narrow());
 	$('composer').addEventListener('submit', e => {
 		e.preventDefault();
 		const text = $('input').value;
@@ -452,7 +457,7 @@ function start() {
 	});
 	$('tip').addEventListener('pointerenter', () => clearTimeout(tip.timer));
 	$('tip').addEventListener('pointerleave', () => tip.hide());
-	$('conversation').addEventListener('scroll', () => { if (!$('tip').hidden) tip.hide(true); });
+	scroller.start();
 	$('messages').addEventListener('click', e => {
 		if (e.target.matches('.copy-code')) copy(e.target.closest('.code').querySelector('pre').textContent);
 	});
@@ -460,6 +465,7 @@ function start() {
 		if (state.messages.length) cut(state.messages[0]);
 		clearProblem();
 		$('empty').hidden = false;
+		if (narrow()) showSettings(false);
 		$('input').focus();
 	});
 	$('save').addEventListener('click', save);

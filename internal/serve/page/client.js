@@ -23,21 +23,23 @@ class Failure extends Error {
 	}
 }
 
-// inWords describes a status to people. The service's own text comes after it.
+// inWords describes a status to people.
 function inWords(status) {
-	if (status === 401) return 'The service asks for an API key.';
-	if (status === 403) return 'The API key does not allow this.';
-	if (status === 404) return 'The service does not have this.';
-	if (status === 413) return 'The request is too long for the service.';
-	if (status === 429) return 'The service is busy.';
-	if (status === 503) return 'The service is not ready.';
-	if (status >= 500) return 'The service has failed.';
-	return 'The service refuses the request.';
+	if (status === 401) return 'The service asks for an API key';
+	if (status === 403) return 'The API key does not allow this';
+	if (status === 404) return 'The service does not have this';
+	if (status === 413) return 'The request is too long for the service';
+	if (status === 429) return 'The service is busy';
+	if (status === 503) return 'The service is not ready';
+	if (status >= 500) return 'The service has failed';
+	return 'The service refuses the request';
 }
 
-function sentence(text) {
-	text = text.trim();
-	return text === '' || /[.!?]$/.test(text) ? text : text + '.';
+// sentence adds the service's own text to a description.
+function sentence(text, message) {
+	message = String(message || '').trim();
+	if (message === '') return text + '.';
+	return `${text}: ${message}${/[.!?]$/.test(message) ? '' : '.'}`;
 }
 
 // call sends a request and returns the reply, whose status is 2xx. An abort throws the signal's reason.
@@ -60,12 +62,12 @@ async function call(path, body, signal) {
 	let message = '';
 	try {
 		const error = JSON.parse(await reply.text()).error;
-		message = String(error && error.message || '');
+		message = error && error.message;
 	} catch {
 		// A reply that is not in the API's form has no text for people.
 	}
 	const wait = Number(reply.headers.get('Retry-After')) || 0;
-	throw new Failure(reply.status, inWords(reply.status) + ' ' + sentence(message), wait);
+	throw new Failure(reply.status, sentence(inWords(reply.status), message), wait);
 }
 
 // events returns the data of each server-sent event of a reply.

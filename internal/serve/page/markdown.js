@@ -339,7 +339,7 @@ class Drawing {
 
 	list(b) {
 		const items = b.items.map(blocks => {
-			const item = element('li', {dir: 'auto'});
+			const item = element('li');
 			blocks.forEach((c, i) => {
 				// The first paragraph of an item is the item's own text.
 				if (i === 0 && c.kind === 'paragraph') item.append(...this.inline('p', c.lines).childNodes);
