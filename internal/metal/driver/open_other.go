@@ -15,7 +15,7 @@ const Here = false
 func noMetal() error {
 	why := "requires macOS"
 	if runtime.GOOS == "darwin" || runtime.GOOS == "ios" {
-		why = "requires a build with cgo"
+		why = "requires a build with cgo: install Xcode's command line tools with xcode-select --install, and build with CGO_ENABLED=1"
 	}
 	return fmt.Errorf("%w (%s)", ErrNoMetal, why)
 }

@@ -55,3 +55,11 @@ func Name(ctx context.Context) string {
 	name, _ := ctx.Value(nameKey{}).(string)
 	return name
 }
+
+// Check returns a *Refusal unless a key is known. It counts nothing in the key's limits.
+func (k *Keys) Check(presented string) *Refusal {
+	_, err := k.find(presented)
+	refusal := (*Refusal)(nil)
+	errors.As(err, &refusal)
+	return refusal
+}

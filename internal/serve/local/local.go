@@ -47,11 +47,11 @@ var _ engine.Model = (*Model)(nil)
 
 // Open loads a model. The errors are those of pianola.Open, and errors of the model's chat template.
 func Open(ctx context.Context, path string, o Options) (*Model, error) {
-	if o.Library.Parallel < 1 {
-		return nil, fmt.Errorf("local: Parallel is %d", o.Library.Parallel)
+	lo, err := o.library()
+	if err != nil {
+		return nil, err
 	}
-	o.Library.Table.Hidden, o.Library.Table.LogProbs = true, true
-	lib, err := pianola.Open(ctx, path, o.Library)
+	lib, err := pianola.Open(ctx, path, lo)
 	if err != nil {
 		return nil, err
 	}
@@ -60,6 +60,29 @@ func Open(ctx context.Context, path string, o Options) (*Model, error) {
 		return nil, errors.Join(err, lib.Close())
 	}
 	return m, nil
+}
+
+// library returns the options of pianola.Open and pianola.Plan.
+func (o *Options) library() (pianola.Options, error) {
+	lo := o.Library
+	if lo.Parallel < 1 {
+		return lo, fmt.Errorf("local: Parallel is %d", lo.Parallel)
+	}
+	lo.Table.Hidden, lo.Table.LogProbs = true, true
+	return lo, nil
+}
+
+// Size returns the bytes of memory that a model will need. It reads no weights.
+func Size(path string, o Options) (int64, error) {
+	lo, err := o.library()
+	if err != nil {
+		return 0, err
+	}
+	p, err := pianola.Plan(path, lo)
+	if err != nil {
+		return 0, err
+	}
+	return int64(min(p.Total(1), math.MaxInt64)), nil // a session's memory is that of the pages of all
 }
 
 // prepare reads what the model's files say about texts.
