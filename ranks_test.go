@@ -22,6 +22,8 @@ var ranks = map[string]int{
 	"":                    9,
 	"internal/serve/keys": 0, "internal/serve/fleet": 0, "internal/serve/observe": 0, "internal/serve/engine": 0, "internal/serve/turn": 1, "internal/serve/page": 4,
 	"internal/serve/enginetest": 2,
+	"internal/serve/fields":     0,
+	"internal/serve/backend":    1,
 	"internal/apicheck":         0, "internal/apicheck/cmd": 1,
 	"internal/serve/local": 10, "internal/serve": 6, "bench": 10, "internal/conform": 10, "internal/e2e": 10,
 	"cmd/pianola": 11, "bench/peer": 11, "examples/service": 11, "examples/c": 11, "internal/metal/pipelines": 10, "internal/macreport": 1,
