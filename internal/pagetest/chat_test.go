@@ -57,6 +57,8 @@ func TestChat(t *testing.T) {
 	})
 	b := open(t, s, "/")
 	b.await("document.querySelectorAll('#model option').length === 2")
+	b.do(chromedp.Evaluate(`window.said = []; new MutationObserver(() => { const s = document.getElementById('say').textContent; if (s) said.push(s); })
+		.observe(document.getElementById('say'), {childList: true})`, nil))
 	b.do(chromedp.SetValue("#system", "Be brief."), chromedp.SetValue("#temperature", "0.7"), chromedp.SetValue("#seed", "42"))
 	b.do(chromedp.Focus("#input"), chromedp.KeyEvent("What is a"))
 	b.enter(input.ModifierShift)
@@ -88,7 +90,10 @@ func TestChat(t *testing.T) {
 		}
 	}
 	b.await("document.getElementById('load').textContent.includes('2 running · 1 waiting · 96 pages')")
-	b.await("document.getElementById('say').textContent.startsWith('The answer: A **dispatch')")
+	b.await("said.length > 1")
+	if said := eval[[]string](b, "said"); len(said) != 2 || said[0] != "The model answers." || !strings.HasPrefix(said[1], "The answer: A **dispatch") {
+		t.Errorf("a screen reader is told %q", said)
+	}
 	q, _ := s.last()
 	if q.Model != "gopher" || !q.Stream || !q.Options.Usage || q.TopLogprobs == nil || *q.TopLogprobs != 5 || q.Temperature == nil || *q.Temperature != .7 ||
 		*q.Seed != 42 || len(q.Messages) != 2 || q.Messages[0].Content != "Be brief." || q.Messages[1].Content != "What is a\ndispatch table?" {
@@ -189,6 +194,45 @@ func TestStop(t *testing.T) {
 	b.await("document.querySelectorAll('article').length === 0 && document.activeElement.id === 'input'")
 	b.do(chromedp.Reload())
 	b.await("document.querySelectorAll('#model option').length === 2 && document.querySelectorAll('article').length === 0")
+}
+
+// TestTools copies, scrolls away from an answer that grows, and stops before the first token.
+func TestTools(t *testing.T) {
+	step := make(chan struct{})
+	s := newService(t, says(sample+"\n\n"+strings.Repeat("A long answer.\n\n", 40)), func(s *stream) {
+		s.words("content", strings.Repeat("More text.\n\n", 40))
+		s.hold(step)
+		s.words("content", strings.Repeat("Even more.\n\n", 40))
+		s.end("stop")
+	}, func(s *stream) { s.end("stop") }, func(s *stream) { s.hold(nil) })
+	b := open(t, s, "/")
+	b.do(chromedp.Evaluate(`window.copied = ''; navigator.clipboard.writeText = async text => { copied = text; }`, nil))
+	b.ask("Hello")
+	b.ended(1)
+	b.do(chromedp.Click("button.copy-code"))
+	b.await("copied.startsWith('for i := range') && copied.endsWith('}\\n')")
+	b.do(chromedp.Click(`//article[@class="assistant"]//footer//button[text()="Copy"]`))
+	b.await("copied.startsWith('A **dispatch table**') && document.getElementById('say').textContent === 'Copied.'")
+	b.ask("More")
+	b.await(lastText + ".includes('More text.')")
+	const gap = "(c => c.scrollHeight - c.scrollTop - c.clientHeight)(document.getElementById('conversation'))"
+	b.await(gap + " < 40")
+	b.do(chromedp.Evaluate("document.getElementById('conversation').scrollTop -= 500", nil))
+	b.await("!scroller.follows")
+	step <- struct{}{}
+	b.ended(2)
+	if !eval[bool](b, gap+" > 400") {
+		t.Error("the page scrolls although somebody has scrolled away")
+	}
+	b.ask("Nothing")
+	b.ended(3)
+	b.ask("Stop")
+	b.await("!document.getElementById('stop').hidden && [...document.querySelectorAll('.stats')].pop().textContent === 'Waits for the first token.'")
+	b.do(chromedp.KeyEvent(kb.Escape))
+	b.ended(4)
+	if got := eval[string](b, "[...document.querySelectorAll('.stats')].slice(2).map(e => e.textContent).join('|')"); got != "57 tokens · prompt 31 (16 cached)|0 tokens · stopped" {
+		t.Errorf("the figures of empty answers are %q", got)
+	}
 }
 
 // TestErrors has the API refuse requests, break a connection, and fail in the middle.
@@ -316,6 +360,9 @@ func TestHostileText(t *testing.T) {
 	if eval[bool](b, "document.getElementById('conversation').scrollWidth > document.getElementById('conversation').clientWidth") {
 		t.Error("a long word makes the conversation wider than the page")
 	}
+	if got := eval[string](b, "[...document.querySelectorAll('article.assistant ul')].map(e => getComputedStyle(e).direction).pop()"); got != "rtl" {
+		t.Errorf("the direction of an Arabic list is %s", got)
+	}
 	hebrew := `[...document.querySelectorAll('article.assistant p')].find(p => p.textContent.includes('שלום'))`
 	if got := eval[string](b, "getComputedStyle("+hebrew+").direction"); got != "rtl" {
 		t.Errorf("the direction of Hebrew text is %s", got)
@@ -354,6 +401,13 @@ func TestMarkdown(t *testing.T) {
 			if got := eval[string](b, fmt.Sprintf("drawn(%s, %d)", strconv.Quote(text), step)); got != want {
 				t.Errorf("%q in pieces of %d characters:\n%s\nwant\n%s", text, step, got, want)
 			}
+		}
+	}
+	// Texts for which a search from each mark to the end would take hours.
+	for _, part := range []string{"_a_b ", "**a ", "*a ", "`` ` ", "**a *b `c __d ", "> ", "- a\n", "|", "a|\n-|\n", "~~a "} {
+		text := strings.Repeat(part, 300_000/len(part))
+		if n := eval[int](b, fmt.Sprintf("drawn(%s.repeat(%d), 1e9).length", strconv.Quote(part), len(text)/len(part))); n < len(text)/3 {
+			t.Errorf("%d characters of %q are drawn as %d", len(text), part, n)
 		}
 	}
 }
@@ -428,5 +482,14 @@ func TestNarrow(t *testing.T) {
 	reach("#conversation")
 	reach("button.copy-code")
 	reach(".text pre")
+	reach("button[aria-pressed]")
+	b.enter()
+	b.do(chromedp.KeyEvent(kb.End))
+	b.await("document.activeElement.getAttribute('aria-label') === 'token. 32.8 %' && !document.getElementById('tip').hidden")
+	b.do(chromedp.KeyEvent(kb.Escape))
+	b.await("document.getElementById('tip').hidden")
+	reach("button[aria-pressed]")
+	b.enter()
+	b.await("document.querySelector('.tokens').hidden")
 	reach("#input")
 }

@@ -371,3 +371,21 @@ func TestNilRequest(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+// TestGenerated compares the numbers of tokens with those of the page of metrics.
+func TestGenerated(t *testing.T) {
+	b := scripted(t, Options{})
+	for _, m := range families(t, scrape(t, b))["vllm:generation_tokens_total"].GetMetric() {
+		for _, l := range m.GetLabel() {
+			if l.GetName() != "model_name" {
+				continue
+			}
+			if got := b.Generated()[l.GetValue()]; float64(got) != m.GetCounter().GetValue() {
+				t.Errorf("%s has generated %d tokens, the metrics say %v", l.GetValue(), got, m.GetCounter().GetValue())
+			}
+		}
+	}
+	if len(b.Generated()) == 0 {
+		t.Error("no model has generated tokens")
+	}
+}

@@ -294,6 +294,13 @@ class Inline {
 	}
 }
 
+// directed lets the text of an element choose its direction. It comes last, because a browser looks at
+// all text of such an element again for each piece that is added.
+function directed(e) {
+	e.dir = 'auto';
+	return e;
+}
+
 // Drawing makes the elements of blocks.
 class Drawing {
 	constructor(text, put) {
@@ -302,9 +309,9 @@ class Drawing {
 	}
 
 	inline(name, lines, attributes) {
-		const e = element(name, {dir: 'auto', ...attributes}), inline = new Inline(this.text, lines, this.put);
+		const e = element(name, attributes), inline = new Inline(this.text, lines, this.put);
 		inline.render(e, 0, inline.s.length, 0);
-		return e;
+		return directed(e);
 	}
 
 	block(b) {
@@ -312,7 +319,7 @@ class Drawing {
 		case 'fence': return this.fence(b);
 		case 'heading': return this.inline('h' + Math.min(6, b.level + 2), b.lines);
 		case 'rule': return element('hr');
-		case 'quote': return element('blockquote', {dir: 'auto'}, ...b.blocks.map(c => this.block(c)));
+		case 'quote': return directed(element('blockquote', {}, ...b.blocks.map(c => this.block(c))));
 		case 'list': return this.list(b);
 		case 'table': return this.table(b);
 		}
@@ -347,7 +354,7 @@ class Drawing {
 			});
 			return item;
 		});
-		return element(b.ordered ? 'ol' : 'ul', {dir: 'auto', start: b.ordered && b.start !== 1 ? b.start : null}, ...items);
+		return directed(element(b.ordered ? 'ol' : 'ul', {start: b.ordered && b.start !== 1 ? b.start : null}, ...items));
 	}
 
 	table(b) {
