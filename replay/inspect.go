@@ -30,7 +30,9 @@ func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
 		return err
 	}
 	defer s.watch(ctx)()
-	s.sub.Runs = s.sub.Runs[:0]
+	s.states.Cut(s.n)
+	s.clear()
+	s.reach(s.n)
 	s.add(chain, 1, s.n, 1, 0)
 	s.wrote(s.n + 1)
 	res, err := s.timed(times)
@@ -87,7 +89,8 @@ func (s *Session) ProfilePrompt(ctx context.Context, ids []int32, prefill, head 
 func (s *Session) profileChunks(ctx context.Context, program, start, end int, prefill, head []time.Duration) error {
 	for at, rows := start, 0; at < end; at += rows {
 		rows = s.m.chunk(at, end-at)
-		s.sub.Runs = s.sub.Runs[:0]
+		s.clear()
+		s.reach(at)
 		s.add(program, 1, at, rows, 0)
 		if _, err := s.timed(prefill); err != nil {
 			return err
@@ -98,7 +101,7 @@ func (s *Session) profileChunks(ctx context.Context, program, start, end int, pr
 		if at+rows < end {
 			continue
 		}
-		s.sub.Runs = s.sub.Runs[:0]
+		s.clear()
 		s.addHead(at, rows)
 		res, err := s.timed(head)
 		if err != nil {
@@ -146,7 +149,7 @@ func (s *Session) Dry(n int) (time.Duration, error) {
 	if s.n+n > s.Context() {
 		return 0, ErrContextFull
 	}
-	s.sub.Runs = s.sub.Runs[:0]
+	s.clear()
 	chain, _ := s.choosers()
 	s.add(chain, n, s.n, 1, 0)
 	s.sub.Dry = true

@@ -157,6 +157,7 @@ func (s *Session) revive() error {
 	}
 	_, err = s.m.dev.Wait(ticket)
 	s.ticket.Store(0)
+	s.took(&sub, 0, err)
 	if err != nil {
 		return s.closedOr(err)
 	}

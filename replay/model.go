@@ -48,6 +48,7 @@ type Model struct {
 	t        *table.Table
 	programs programs
 	traffic  traffic
+	recurs   []bool // programs with recurrent state
 	kvRows   int // rows of the smallest KV cache
 	kvSlack  int // positions that Rewind can take back from a rotating cache
 	caches   []table.KVCache
@@ -162,6 +163,7 @@ func Load(ctx context.Context, dev Device, t *table.Table, src Source, o LoadOpt
 	if err = dev.Load(ctx, t, src, o); err != nil {
 		return nil, err
 	}
+	m.recurs = recurs(t)
 	m.kvRows, m.kvSlack, m.caches = t.KVCapacity(), t.KVSlack(), t.KVCaches()
 	if i := m.programs.verify; i >= 0 {
 		m.verifyRows, m.moves = int(t.Programs[i].MaxRows), dev.Info().Moves
@@ -258,7 +260,7 @@ func (m *Model) newSession(o SessionOptions, open func() (SessionID, error)) (*S
 		return nil, fmt.Errorf("replay: cannot reserve %d positions: want 0 to the context of %d", o.Reserve, h.Context)
 	}
 	s := &Session{session: &session{
-		m: m, o: o,
+		m: m, o: o, states: m.newHeld(),
 		ids:   make([]int32, h.Context+1),
 		bytes: make([]byte, 4*(int(h.Context)+1)),
 	}}

@@ -88,6 +88,7 @@ func (s *Session) Fork() (*Session, error) {
 		return nil, s.closedOr(err)
 	}
 	f.setPlace(s.place)
+	f.states = s.states.Copy()
 	f.keepRanks()
 	if s.speculation.on {
 		return f, f.setSpeculation(true)

@@ -133,7 +133,8 @@ func (s *Session) rows(ctx context.Context, p rowProgram, ids []int32, from int,
 		rows = s.m.chunk(s.n+at, len(ids)-at)
 		first := max(0, from-at)
 		if first >= rows {
-			s.sub.Runs = s.sub.Runs[:0]
+			s.clear()
+			s.reach(s.n + at)
 			s.add(s.m.prefill(rows), 1, s.n+at, rows, 0)
 			if _, err := s.submit(); err != nil {
 				return err
@@ -146,10 +147,11 @@ func (s *Session) rows(ctx context.Context, p rowProgram, ids []int32, from int,
 		for row := first; row < rows; row += block {
 			n := min(block, rows-row)
 			_, err := s.submitBehind(func(own bool) {
-				s.sub.Runs = s.sub.Runs[:0]
+				s.clear()
 				// Another session has overwritten the chunk's rows in scratch: compute them
 				// again.
 				if row == first || !own {
+					s.reach(s.n + at)
 					s.add(s.m.prefill(rows), 1, s.n+at, rows, 0)
 				}
 				s.add(p.program, 1, s.n+at, n, row)
@@ -180,8 +182,9 @@ func (s *Session) choose(ctx context.Context, n int) error {
 	last, rows := s.m.lastChunk(s.n, n)
 	defer s.watch(ctx)()
 	_, err := s.submitBehind(func(own bool) {
-		s.sub.Runs = s.sub.Runs[:0]
+		s.clear()
 		if !own {
+			s.reach(s.n + last)
 			s.add(s.m.prefill(rows), 1, s.n+last, rows, 0)
 		}
 		s.addHead(s.n+last, rows)

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pianola-engine/pianola/internal/recurrent"
 	"github.com/pianola-engine/pianola/internal/sampler"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -47,6 +48,9 @@ type session struct {
 	opened bool   // the session is open on the device
 	order  uint64 // number of the session's last submission, counted over the whole model
 	place
+
+	states recurrent.Held // states of layers with recurrent state
+	again  int            // positions that the submission prefills again for a state
 
 	speculation speculation
 
@@ -190,6 +194,7 @@ func (s *Session) Reset() error {
 func (s *Session) empty() {
 	s.setLen(0)
 	s.high, s.pending, s.row, s.dropped = 0, false, 0, false
+	s.states.Cut(0)
 	s.speculation.forget(0)
 }
 
@@ -327,6 +332,7 @@ func (s *Session) submitBehind(runs func(own bool)) (Result, error) {
 	start := time.Now()
 	res, err := s.m.dev.Wait(ticket)
 	s.ticket.Store(0)
+	s.took(&s.sub, res.Count, err)
 	took := time.Since(start)
 	s.count(func(st *Stats) {
 		st.Waits++
@@ -433,7 +439,8 @@ func (s *Session) prompt(ctx context.Context, ids []int32) (next int32, stopped 
 // prefill fills the submission with total positions from start on, in chunks, and the head
 // of the last chunk. A single position is decoded instead, which takes less time.
 func (s *Session) prefill(start, total int) {
-	s.sub.Runs = s.sub.Runs[:0]
+	s.clear()
+	s.reach(start)
 	if total == 1 {
 		decode, _ := s.choosers()
 		s.add(decode, 1, start, 1, 0)
@@ -470,6 +477,9 @@ func (s *Session) lost() {
 	}
 }
 
+// clear empties the submission.
+func (s *Session) clear() { s.sub.Runs, s.again = s.sub.Runs[:0], 0 }
+
 // add appends a run that starts at a position.
 func (s *Session) add(program, count, pos, rows, row int) {
 	s.sub.Runs = append(s.sub.Runs, Run{
@@ -490,6 +500,7 @@ func (s *Session) addHead(pos, rows int) {
 // feed checks ids and writes them to the token ring after the context.
 func (s *Session) feed(ids []int32) error {
 	at := s.n
+	s.states.Cut(s.n)
 	if s.pending {
 		at++
 	}
@@ -578,7 +589,9 @@ func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped
 // chain implements Chain for a call that has acquired the session; the context has room for
 // n tokens.
 func (s *Session) chain(ctx context.Context, n int) (tokens []int32, stopped bool, err error) {
-	s.sub.Runs = s.sub.Runs[:0]
+	s.states.Cut(s.n)
+	s.clear()
+	s.reach(s.n)
 	chain, _ := s.choosers()
 	s.add(chain, n, s.n, 1, 0)
 	res, err := s.submit()
@@ -594,7 +607,7 @@ func (s *Session) chain(ctx context.Context, n int) (tokens []int32, stopped boo
 	}
 	s.setLen(s.n + res.Count)
 	s.row = 0
-	if res.Count > 0 {
+	if res.Count > 0 && s.again == 0 {
 		s.perToken = res.Elapsed / time.Duration(res.Count)
 	}
 	if res.Count < n && !res.Stopped {

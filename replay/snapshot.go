@@ -27,6 +27,9 @@ import (
 //	96  rolls      u32, how often the context has rolled over
 //	100 tokens     u32 each: of all positions, then the pending one
 //	    logits     [vocab] float32 that the pending token was chosen from, if there is one
+//	    states     of layers with recurrent state, if the model has such layers: the position u32, at most
+//	               that of the context, and for each layer the state there, from which the rest of the
+//	               context is prefilled again
 //	    rows       of the KV caches, those that are in use
 //	    checksum   SHA-256 of all bytes before it
 //
@@ -114,6 +117,10 @@ func (s *Session) snapshot(w io.Writer) error {
 		return err
 	}
 	return s.eachPart(func(slot uint32, offset uint64, p []byte, _ int) error {
+		if slot == table.NoSlot {
+			_, err := w.Write(p)
+			return err
+		}
 		if err := s.m.dev.Read(s.id, slot, offset, p); err != nil {
 			return err
 		}
@@ -142,6 +149,9 @@ func (s *Session) eachPart(f func(slot uint32, offset uint64, p []byte, position
 	}
 	if s.n == 0 {
 		return nil
+	}
+	if err := s.eachState(f); err != nil {
+		return err
 	}
 	if s.m.caches == nil {
 		return s.eachSlot(f)
@@ -220,7 +230,10 @@ func (s *Session) restore(r io.Reader) error {
 		if err := in.read(p); err != nil {
 			return err
 		}
-		if slot == s.m.tokens {
+		switch slot {
+		case table.NoSlot:
+			return nil
+		case s.m.tokens:
 			if err := s.checkTokens(p); err != nil {
 				return err
 			}

@@ -145,9 +145,12 @@ func (s *Session) verify(ctx context.Context, tokens int, draft []uint32) (_ []i
 			return nil, false, s.closedOr(err)
 		}
 	}
-	s.sub.Runs = s.sub.Runs[:0]
+	s.states.Cut(s.n)
+	s.clear()
+	s.reach(s.n)
 	s.add(s.m.programs.verify, n, s.n, 1+len(draft), 0)
-	s.sub.Runs[0].Step.Trust, s.sub.Runs[0].Step.Until = uint32(p.trust), uint32(s.n+tokens)
+	run := &s.sub.Runs[len(s.sub.Runs)-1]
+	run.Step.Trust, run.Step.Until = uint32(p.trust), uint32(s.n+tokens)
 	defer s.watch(ctx)()
 	res, err := s.submit()
 	if err != nil {
@@ -168,7 +171,7 @@ func (s *Session) verify(ctx context.Context, tokens int, draft []uint32) (_ []i
 		st.Drafted += res.Drafted
 		st.Accepted += res.Accepted
 	})
-	if res.Count > 0 {
+	if res.Count > 0 && s.again == 0 {
 		s.perToken = res.Elapsed / time.Duration(res.Count)
 	}
 	p.trust, p.pause, p.each = speculate.Trust(res.Trust), pauseLeast, 1

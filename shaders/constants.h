@@ -32,6 +32,7 @@ constant uint LEARNED [[function_constant(PIANOLA_FC_LEARNED)]]; // 1 if each he
 constant uint OVER [[function_constant(PIANOLA_FC_OVER)]]; // selects the experts that the router's softmax includes
 constant uint SEQUENCES [[function_constant(PIANOLA_FC_SEQUENCES)]]; // which sequences the rows belong to
 constant uint SEGMENTS [[function_constant(PIANOLA_FC_SEGMENTS)]]; // 1 if the sums of segments of the columns are added in order, as by gemm_few
+constant uint CONV [[function_constant(PIANOLA_FC_CONV)]]; // input and output of the convolution
 
 // The weight type, or its family if it has one.
 constant uint WTYPE_FAMILY = WTYPE < PIANOLA_FAMILIES ? WTYPE : WTYPE & PIANOLA_FAMILY_MASK;

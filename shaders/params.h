@@ -54,6 +54,7 @@
 #define PIANOLA_KERNEL_EXPERT_GEMM 38
 #define PIANOLA_KERNEL_CHOOSE_ROWS 39
 #define PIANOLA_KERNEL_LATENT_KV 40
+#define PIANOLA_KERNEL_CAUSAL_CONV 41
 
 // Numbers of function constants, and their named values.
 #define PIANOLA_FC_WTYPE 0
@@ -81,6 +82,7 @@
 #define PIANOLA_FC_OVER 22
 #define PIANOLA_FC_SEQUENCES 23
 #define PIANOLA_FC_SEGMENTS 24
+#define PIANOLA_FC_CONV 25
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
 #define PIANOLA_ACT_F16 2
@@ -129,6 +131,8 @@
 #define PIANOLA_SEQUENCES_OWN 0
 #define PIANOLA_SEQUENCES_ONE 1
 #define PIANOLA_SEQUENCES_MANY 2
+#define PIANOLA_CONV_GATED 0
+#define PIANOLA_CONV_SILU 1
 #define PIANOLA_WTYPE_F32 1
 #define PIANOLA_WTYPE_F16 2
 #define PIANOLA_WTYPE_BF16 3
@@ -657,6 +661,18 @@ typedef struct pianola_latent_kv_params {
     uint32_t pool; // sequences of a pooled table; 0 in other tables
 } pianola_latent_kv_params;
 PIANOLA_ASSERT_SIZE(pianola_latent_kv_params, 48);
+
+// A causal convolution of each channel over positions: y[r, c] = bias[c] + sum over t of w[c, t] * u[r - taps + 1 + t, c], where the rows of u before row 0 are the state. If conv == gated, a row of x consists of B, C and V with n elements each, u = B * V and out = C * y. If conv == silu, u = x and out = y * sigmoid(y). The state at position p, which depends on the rows before p, is zeros if p == 0. Otherwise it is in entry live + (p/64) mod saved if p is a multiple of 64, and in entry p mod live if not. The kernel reads the state at pos and stores the states at the multiples of 64 that the active rows reach, the state after the last active row, and with each == 1 the state after every active row.
+typedef struct pianola_causal_conv_params {
+    uint32_t n; // channels
+    uint32_t taps; // positions that a convolution covers
+    uint32_t x_stride; // elements from one row of x to the next
+    uint32_t group; // channels that a threadgroup computes
+    uint32_t live; // entries of states at positions that are no borders
+    uint32_t saved; // entries of states at borders
+    uint32_t each; // 1 if the state after each row is stored; 0: at borders and after the last row
+} pianola_causal_conv_params;
+PIANOLA_ASSERT_SIZE(pianola_causal_conv_params, 28);
 
 // Bytes of threadgroup memory of kernels for which it depends on constants only.
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)

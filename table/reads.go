@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// Reads counts the bytes that one command reads from memory that outlives a token: weights and KV
-// caches. It excludes activations, which stay in a processor's cache.
+// Reads counts the bytes that one command reads from memory that outlives a token: weights, recurrent
+// state and KV caches. It excludes activations, which stay in a processor's cache.
 type Reads struct {
-	Weights uint64 // read once per command; one row of an embedding
+	Weights uint64 // read once per command: weights, one row of an embedding, the state of a layer
 	KVRow   uint64 // bytes of the KV cache per visible position
 	Seen    uint64 // visible positions at most: the attention window or the cache's capacity
 }
@@ -50,7 +50,7 @@ func (t *Table) commandReads(c *Cmd, p *Program) (r Reads, err error) {
 			return r, err
 		}
 		switch t.Slots[slot].Kind {
-		case SlotWeight:
+		case SlotWeight, SlotState:
 			read, err := env.k.ReadBytes(i, env)
 			if err != nil {
 				return r, err

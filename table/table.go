@@ -29,6 +29,7 @@ const (
 	SlotSampler                 // sampling options: sampler.Settings, then [MaxBias, 2] ids and biases
 	SlotHidden                  // final hidden states of a chunk, [chunk, width] float32
 	SlotRanks                   // log-probabilities of the last tokens: RankEntries entries of RankWords 32-bit words
+	SlotState                   // states of one layer with recurrent state at several positions, as package recurrent arranges them
 	SlotKinds
 )
 
@@ -37,7 +38,7 @@ func (k SlotKind) String() string {
 	if k >= SlotKinds {
 		return "invalid"
 	}
-	return [...]string{"weight", "kv", "scratch", "tokens", "logits", "stops", "step", "sampler", "hidden", "ranks"}[k]
+	return [...]string{"weight", "kv", "scratch", "tokens", "logits", "stops", "step", "sampler", "hidden", "ranks", "state"}[k]
 }
 
 // Scope is the owner of a slot's memory.

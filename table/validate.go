@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/recurrent"
 	"github.com/pianola-engine/pianola/internal/sampler"
 	"github.com/pianola-engine/pianola/internal/sequence"
 )
@@ -66,6 +67,7 @@ const TraceValidate = "table.Validate"
 // - no command writes weights
 // - the uploads fill every weight slot
 // - the commands of a pooled table name its sequences and stay within its page tables
+// - the commands with recurrent state arrange the states at positions as the header says
 // - the commands of a table for batching have one arithmetic for each matrix and each KV cache
 // - the commands have all barriers that their hazards need
 //
@@ -133,7 +135,7 @@ func (v *validator) header() {
 var scopeOf = [SlotKinds]Scope{
 	SlotWeight: ScopeModel, SlotKV: ScopeSession, SlotScratch: ScopeExecutor, SlotTokens: ScopeSession,
 	SlotLogits: ScopeSession, SlotStops: ScopeSession, SlotStep: ScopeSession,
-	SlotSampler: ScopeSession, SlotHidden: ScopeSession, SlotRanks: ScopeSession,
+	SlotSampler: ScopeSession, SlotHidden: ScopeSession, SlotRanks: ScopeSession, SlotState: ScopeSession,
 }
 
 func (v *validator) slots() {
@@ -141,6 +143,12 @@ func (v *validator) slots() {
 	pool, pooled := sequence.Of(h.Options, int(h.Context))
 	if pooled {
 		if err := pool.Check(); err != nil {
+			v.add(-1, "%v", err)
+			return
+		}
+	}
+	if ring, recurs := recurrent.Of(h.Options); recurs {
+		if err := ring.Check(); err != nil {
 			v.add(-1, "%v", err)
 			return
 		}
@@ -353,6 +361,7 @@ func (v *validator) command(i int, p *Program) {
 		}
 	}
 	v.sequences(i, c, p, env)
+	v.states(i, c, p, env)
 	v.grid(i, c, env)
 	v.bindings(i, c, env)
 }

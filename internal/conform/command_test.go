@@ -15,6 +15,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/emu"
 	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/recurrent"
 	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
@@ -108,6 +109,10 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 	if err != nil {
 		tb.Fatal(err)
 	}
+	live, recurs := env.Value("live")
+	if saved, ok := env.Value("saved"); recurs && ok {
+		t.Header.Options = recurrent.Ring{Live: int(live), Saved: int(saved)}.Words()
+	}
 	var slots [decl.MaxBindings]uint32
 	for i := range cmd.Bind {
 		slots[i] = table.NoSlot
@@ -116,7 +121,11 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 			if err != nil {
 				tb.Fatal(err)
 			}
-			slots[i] = slot("binding."+k.Bindings[i].Name, table.SlotKV, n)
+			kind := table.SlotKV
+			if k.Bindings[i].Name == decl.StateBinding {
+				kind = table.SlotState
+			}
+			slots[i] = slot("binding."+k.Bindings[i].Name, kind, n)
 		}
 		cmd.Bind[i].Slot = slots[i]
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/emu"
 	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/recurrent"
 )
 
 // tolerance is the difference allowed for a binding, relative to rows of width elements; 0
@@ -65,6 +66,11 @@ func specialLogits(r *rand.Rand, n int) []float32 {
 		}
 	}
 	return logits
+}
+
+// randomRing returns a ring of the states of a layer with recurrent state.
+func randomRing(r *rand.Rand) recurrent.Ring {
+	return recurrent.Ring{Live: 2 + r.IntN(4), Saved: 1 + r.IntN(3)}
 }
 
 var subjects = []subject{
@@ -208,6 +214,33 @@ var subjects = []subject{
 				"q_out": make([]byte, 4*((rows*heads-1)*d+2*half)), "k_cache": make([]byte, capacity*size),
 			},
 		}, tol
+	}},
+	{kernels.CausalConv, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, taps, rows := pick(r, 1, 5, 64, 130, 700), 2+r.IntN(7), 1+r.IntN(pick(r, 3, 12, 90))
+		form, bias, ring := uint32(r.IntN(2)), r.IntN(2) == 1, randomRing(r)
+		columns := n
+		if form == decl.ConvGated {
+			columns = 3 * n
+		}
+		stride, states := columns+r.IntN(9), ring.Entries()*(taps-1)*n
+		c := command{
+			specs: []uint32{form, one(bias)},
+			params: kernels.CausalConvParams{
+				N: uint32(n), Taps: uint32(taps), XStride: uint32(stride), Group: uint32(pick(r, 1, 40, 128, 600)),
+				Live: uint32(ring.Live), Saved: uint32(ring.Saved), Each: uint32(r.IntN(2)),
+			},
+			second: pianolaSecond{index: uint32(pick(r, 0, 1, 63, 64, r.IntN(1000))), rows: uint32(rows)},
+			input: map[string][]byte{
+				"x": f32(normal(r, (rows-1)*stride+columns, 1)), "w": f32(normal(r, n*taps, 1)), "bias": f32(normal(r, n, 1)),
+				// States that are not stored must not change, so they cannot be NaN.
+				"state": f32(normal(r, states, 1)),
+			},
+		}
+		if !bias {
+			c.absent = []string{"bias"}
+			delete(c.input, "bias")
+		}
+		return c, map[string]tolerance{"out": {n, 4e-6, false}, "state": {1, 1e-6, false}}
 	}},
 	{kernels.Embed, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, vocab, ring, rows := width(r), 1+r.IntN(9), 1+r.IntN(9), 1+r.IntN(4)

@@ -88,6 +88,15 @@ func (v *view) requested(device string) requests {
 		r.loads[1] = 2*r.loads[1] - rotated // the latent also for the sum of squares
 		r.loads[2] *= v.value("heads") + 1
 		r.loads[3] *= v.rows
+	case kernels.CausalConv:
+		taps, n := v.value("taps"), v.value("n")
+		inputs := v.rows * taps // of a channel: each row reads those of all taps
+		if v.value("conv") == decl.ConvGated {
+			inputs = 2*inputs + v.rows
+		}
+		r.loads[0] = 4 * n * inputs
+		r.loads[1] *= v.rows
+		r.loads[2] *= v.rows
 	case kernels.RoPEAttn:
 		v.ropeAttnRequests(&r)
 	case kernels.Attn:

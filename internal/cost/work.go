@@ -5,6 +5,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/recurrent"
 	"github.com/pianola-engine/pianola/internal/sampler"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -156,6 +157,11 @@ func (v *view) binding(i int) error {
 		}
 	case kind == table.SlotRanks: // one entry
 		read, write = 4*sampler.RankWords, 4*sampler.RankWords
+	case kind == table.SlotState: // one state, and those at borders
+		if read, err = v.k.ReadBytes(i, v); err != nil {
+			return err
+		}
+		write = read * (1 + v.rows/recurrent.Border)
 	case b.Elem == decl.WeightType && role == decl.Read:
 		if read, err = v.k.ReadBytes(i, v); err != nil {
 			return err
@@ -179,7 +185,7 @@ func (v *view) binding(i int) error {
 	if role.Writes() {
 		v.writes[i] = write
 	}
-	if kind == table.SlotWeight || kind == table.SlotKV {
+	if kind == table.SlotWeight || kind == table.SlotKV || kind == table.SlotState {
 		v.model += v.reads[i] + v.writes[i]
 	}
 	return nil

@@ -17,6 +17,7 @@ var (
 	kvValues     = []string{"f16", "q8_0"}
 	overValues   = []string{"chosen", "all"}
 	fromValues   = []string{"own", "one", "many"}
+	convValues   = []string{"gated", "silu"}
 
 	activationValues = activation.Names()
 )
@@ -72,6 +73,12 @@ const (
 	SequencesOwn  = 0 // the command works on the state of the session that replays it
 	SequencesOne  = 1 // all rows belong to the sequence that the step record names
 	SequencesMany = 2 // row r belongs to the sequence that row record r of the step block names, at that record's position
+)
+
+// Values of the constant conv.
+const (
+	ConvGated = 0 // the input is the product of two parts of a row, and the output is multiplied by a third
+	ConvSiLU  = 1 // the input is a row, and the output is SiLU of the convolution
 )
 
 // Values of the constants stage1 to stage4. StageTemperature only determines the place of the
@@ -142,6 +149,7 @@ var (
 	constSegments   = Constant{Name: "segments", Flag: true, Doc: "1 if the sums of segments of the columns are added in order, as by gemm_few"}
 	constActivation = Constant{Name: "activation", Values: activationValues, Doc: "the activation function"}
 	constNorm       = Constant{Name: "norm", Flag: true, Doc: "1 if the sum is normalised"}
+	constConv       = Constant{Name: "conv", Values: convValues, Doc: "input and output of the convolution"}
 )
 
 // Constants lists the specialisation constants of all kernels. The index of a constant is its number
@@ -150,6 +158,7 @@ var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
 	constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
 	constKV, constSinks, constActivation, constNorm, constLearned, constOver, constSequences, constSegments,
+	constConv,
 }
 
 // Parameters of kernels that use the state of sequences.

@@ -10,4 +10,5 @@ var Kernels = []Kernel{
 	expertRows, expertHalves, expertGEMM,
 	chooseRows,
 	latentKV,
+	causalConv,
 }

@@ -63,6 +63,7 @@ const (
 	ExpertGEMM       decl.ID = 38
 	ChooseRows       decl.ID = 39
 	LatentKV         decl.ID = 40
+	CausalConv       decl.ID = 41
 )
 
 // Bindings of embed.
@@ -1908,4 +1909,55 @@ func (p LatentKVParams) Put(c *table.Cmd) {
 	putU32(c, 40, p.Table)
 	putU32(c, 44, p.Pool)
 	c.ParamSize = 48
+}
+
+// Bindings of causal_conv.
+const (
+	CausalConvBindX     = 0 // r, [rows, n] or [rows, 3, n] float32, rows x_stride apart
+	CausalConvBindW     = 1 // r, [n, taps] float32
+	CausalConvBindBias  = 2 // r, [n] float32
+	CausalConvBindOut   = 3 // w, [rows, n] float32
+	CausalConvBindState = 4 // rw, [live + saved, taps - 1, n] float32, rows of u, the oldest first
+)
+
+// Specialisation constants of causal_conv.
+const (
+	CausalConvSpecConv = 0 // input and output of the convolution
+	CausalConvSpecBias = 1 // 1 if a bias is added
+)
+
+// CausalConvParams are the parameters of causal_conv.
+type CausalConvParams struct {
+	N       uint32 // channels
+	Taps    uint32 // positions that a convolution covers
+	XStride uint32 // elements from one row of x to the next
+	Group   uint32 // channels that a threadgroup computes
+	Live    uint32 // entries of states at positions that are no borders
+	Saved   uint32 // entries of states at borders
+	Each    uint32 // 1 if the state after each row is stored; 0: at borders and after the last row
+}
+
+// CausalConvParamsOf decodes the parameters of c, a command of kernel causal_conv.
+func CausalConvParamsOf(c *table.Cmd) CausalConvParams {
+	return CausalConvParams{
+		N:       u32(c, 0),
+		Taps:    u32(c, 4),
+		XStride: u32(c, 8),
+		Group:   u32(c, 12),
+		Live:    u32(c, 16),
+		Saved:   u32(c, 20),
+		Each:    u32(c, 24),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p CausalConvParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.N)
+	putU32(c, 4, p.Taps)
+	putU32(c, 8, p.XStride)
+	putU32(c, 12, p.Group)
+	putU32(c, 16, p.Live)
+	putU32(c, 20, p.Saved)
+	putU32(c, 24, p.Each)
+	c.ParamSize = 28
 }

@@ -51,6 +51,7 @@ var constructors = [...]func(b *binder) (kernel, error){
 	kernels.KVWrite:          newKVWrite,
 	kernels.QKRoPEKV:         newQKRoPEKV,
 	kernels.LatentKV:         newLatentKV,
+	kernels.CausalConv:       newCausalConv,
 	kernels.Attn:             newAttn,
 	kernels.AttnMerge:        newAttnMerge,
 	kernels.AttnTile:         newAttnTile,

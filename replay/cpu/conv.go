@@ -1,0 +1,121 @@
+package cpu
+
+import (
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/recurrent"
+)
+
+// states are the states of a layer with recurrent state, in its slot.
+type states struct {
+	ring recurrent.Ring
+	each bool // the state after each row is stored
+	size int  // elements of a state
+	all  []float32
+}
+
+// states returns the states in binding i, which have size elements each.
+func (b *binder) states(i int, live, saved, each uint32, size int) states {
+	return states{recurrent.Ring{Live: int(live), Saved: int(saved)}, each != 0, size, b.f32(i)}
+}
+
+// at returns the memory of the state at a position.
+func (s *states) at(position int) []float32 { return s.all[s.ring.Entry(position)*s.size:][:s.size] }
+
+// stored reports whether the state at a position is stored by a program whose active rows end there.
+func (s *states) stored(position, end int) bool {
+	return s.each || position == end || position%recurrent.Border == 0
+}
+
+// convGroup is the largest number of channels that are computed together.
+const convGroup = 512
+
+// causalConv implements causal_conv. A unit is a group of channels, of which it computes all rows, one
+// after another.
+type causalConv struct {
+	n, taps, stride, group int
+	gated                  bool
+	states                 states
+	silu                   func(dst, gate, up []float32)
+	x, w, bias, out        []float32
+	ones                   []float32
+}
+
+func newCausalConv(b *binder) (kernel, error) {
+	p := kernels.CausalConvParamsOf(b.cmd)
+	b.need(p.Group > 0 && p.Taps > 1, "the convolution of %d taps for groups of %d channels is empty", p.Taps, p.Group)
+	k := &causalConv{
+		n: int(p.N), taps: int(p.Taps), stride: int(p.XStride), group: int(min(p.Group, p.N, convGroup)),
+		gated:  b.spec(kernels.CausalConvSpecConv) == decl.ConvGated,
+		states: b.states(kernels.CausalConvBindState, p.Live, p.Saved, p.Each, int(p.Taps-1)*int(p.N)),
+		silu:   b.ops.siluMul,
+		x:      b.f32(kernels.CausalConvBindX), w: b.f32(kernels.CausalConvBindW), bias: b.f32(kernels.CausalConvBindBias), out: b.f32(kernels.CausalConvBindOut),
+	}
+	if b.err == nil && !k.gated {
+		k.ones = make([]float32, k.group)
+		for i := range k.ones {
+			k.ones[i] = 1
+		}
+	}
+	return k, b.err
+}
+
+func (k *causalConv) units(*worker) int { return (k.n + k.group - 1) / k.group }
+
+func (k *causalConv) run(w *worker, lo, hi int) {
+	for u := lo; u < hi; u++ {
+		k.channels(w, u*k.group, min((u+1)*k.group, k.n))
+	}
+}
+
+// channels computes channels lo to hi-1 of all rows.
+func (k *causalConv) channels(w *worker, lo, hi int) {
+	n, past := hi-lo, k.taps-1
+	// A ring of the last inputs: that of row r is row (r + past) % taps, and those before row 0 come
+	// from the state.
+	ring := float32s(w.scratch)[:k.taps*n]
+	input := func(r int) []float32 { return ring[(r+past)%k.taps*n:][:n] }
+	position := int(w.index)
+	for t := range past {
+		if position == 0 {
+			clear(input(t - past))
+		} else {
+			copy(input(t-past), k.states.at(position)[t*k.n+lo:])
+		}
+	}
+	end := position + w.rows
+	for r := range w.rows {
+		x := k.x[r*k.stride:]
+		in := input(r)
+		if copy(in, x[lo:hi]); k.gated {
+			for i, v := range x[2*k.n+lo:][:n] {
+				in[i] *= v
+			}
+		}
+		out := k.out[r*k.n+lo:][:n]
+		if k.bias != nil {
+			copy(out, k.bias[lo:hi])
+		} else {
+			clear(out)
+		}
+		for t := range k.taps {
+			weights := k.w[lo*k.taps+t:]
+			for i, v := range input(r - past + t) {
+				out[i] += float32(weights[i*k.taps] * v)
+			}
+		}
+		if k.gated {
+			for i, v := range x[k.n+lo:][:n] {
+				out[i] *= v
+			}
+		} else {
+			k.silu(out, out, k.ones[:n])
+		}
+		if at := position + r + 1; k.states.stored(at, end) {
+			to := k.states.at(at)
+			for t := range past {
+				copy(to[t*k.n+lo:][:n], input(r-past+1+t))
+			}
+		}
+	}
+}
