@@ -91,6 +91,7 @@ type Config struct {
 
 	LayerNorm  bool `json:",omitzero"` // all norms except QK norm subtract the mean and add a bias
 	WideQKNorm bool `json:",omitzero"` // QKNorm is over all heads of Q, and of K, together
+	ConvTaps   int  `json:",omitzero"` // positions that the convolution of a ShortConv covers
 	Ungated    bool `json:",omitzero"` // the feed-forward block has no gate: down(activation(up(x)))
 
 	ResidualScale float32 `json:",omitzero"` // factor of a block's output before it is added to the residual stream; 0 means none
@@ -108,13 +109,15 @@ type Config struct {
 	// tokens in the vocabulary end a generation too.
 	StopTokens []string
 
-	names tensorNames
+	names      tensorNames
+	convMatrix bool // convolutions have the shape [width, 1, taps]
 }
 
 // Bias selects the projections that add a bias.
 type Bias struct {
 	Q, K, V, O, Gate, Up, Down bool
 	Router                     bool `json:",omitempty"`
+	Conv                       bool `json:",omitempty"` // the projections and the convolution of a ShortConv
 }
 
 // Has reports whether the projection of role r adds a bias.
@@ -142,6 +145,8 @@ func (b *Bias) field(r Role) *bool {
 		return &b.Down
 	case Router:
 		return &b.Router
+	case ConvIn, Conv, ConvOut:
+		return &b.Conv
 	}
 	return nil
 }
@@ -151,9 +156,10 @@ type Layer struct {
 	// Window is 0 for full attention. Otherwise a position sees the last Window positions, its
 	// own included.
 	Window int
-	Rope   int  // index in Config.Ropes
-	NoRope bool `json:",omitzero"`  // Q and K are not rotated
-	Sparse bool `json:",omitempty"` // the layer has experts instead of one feed-forward block
+	Rope   int   // index in Config.Ropes
+	NoRope bool  `json:",omitzero"`  // Q and K are not rotated
+	Sparse bool  `json:",omitempty"` // the layer has experts instead of one feed-forward block
+	Mixer  Mixer `json:",omitzero"`
 }
 
 // Rope is one setting of rotary position embedding: at position p, pair i is rotated by the angle

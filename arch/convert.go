@@ -201,7 +201,7 @@ func (v *conversion) settings() {
 	v.set("embedding_length", uint32(c.Width))
 	v.set("feed_forward_length", uint32(c.FF))
 	v.set("attention.head_count", uint32(c.Heads))
-	v.set("attention.head_count_kv", uint32(c.KVHeads))
+	v.mixers()
 	v.set("attention.key_length", uint32(c.HeadDim))
 	v.set("attention.value_length", uint32(c.HeadDim))
 	v.set("attention.layer_norm_rms_epsilon", c.Eps)
@@ -425,6 +425,9 @@ func (v *conversion) role(r Role, layer int) error {
 			return fmt.Errorf("arch: tensor %s has no name in GGUF files of %s", of.from, v.form.Architectures[0])
 		}
 		rows := ConvertedRows{Tensor: of.from, Rows: shape[0], Columns: 1}
+		if r == Conv && len(shape) == 3 {
+			shape = []uint64{shape[0], shape[2]}
+		}
 		if len(shape) == 2 {
 			rows.Columns = shape[1]
 		}

@@ -52,6 +52,8 @@ type form struct {
 	Scales *scaleRule  `json:"scales"`
 	NoRope *noRopeRule `json:"no_rope"`
 	Latent *latentRule `json:"latent"`
+	// Recurrent describes the layers with recurrent state.
+	Recurrent *mixerRule `json:"recurrent"`
 }
 
 // hfForm describes how a Hugging Face directory stores a model of the family.
@@ -70,6 +72,8 @@ type hfForm struct {
 	Defaults map[string]any        `json:"defaults"`
 	Bias     map[roleName]biasRule `json:"bias"`
 	Window   *windowRule           `json:"window"`
+	// FF adjusts the feed-forward width.
+	FF *ffRule `json:"ff"`
 	// QueryScalar is the key of the number d in the scale 1/sqrt(d) of attention scores. If it is
 	// "", d is head_dim.
 	QueryScalar string `json:"query_scalar"`
@@ -287,6 +291,8 @@ func (f *form) optional(r Role, d *descriptor) bool {
 		return true
 	case K, V:
 		return f.Latent != nil
+	case ConvIn, Conv, ConvOut:
+		return f.Recurrent == nil || Mixer(f.Recurrent.Kind) != ShortConv
 	case QDown, QDownNorm, KVDown, KVDownNorm, KVUp:
 		return f.Latent == nil
 	case Gate:
@@ -345,7 +351,7 @@ func (h *hfForm) reads(key string) bool {
 	if e := h.Experts; e != nil && (slices.Contains(e.Count, key) || slices.Contains([]string{e.Used, e.FF, e.Norm, e.Step, e.Dense}, key)) {
 		return true
 	}
-	if h.Scales.reads(key) || h.NoRope.reads(key) || key != "" && key == h.QueryScalar || key == attnSoftCap || key == logitSoftCap || key == keyLimit {
+	if h.Recurrent.reads(key) || h.FF.reads(key) || h.Scales.reads(key) || h.NoRope.reads(key) || key != "" && key == h.QueryScalar || key == attnSoftCap || key == logitSoftCap || key == keyLimit {
 		return true
 	}
 	w := h.Window

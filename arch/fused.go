@@ -74,6 +74,9 @@ func (c *Config) Rows(r Role) (first, count, total uint64) {
 // sourceShape returns the shape of the tensor that contains r.
 func (c *Config) sourceShape(r Role) []uint64 {
 	shape := c.WantShape(r)
+	if r == Conv && c.convMatrix {
+		return []uint64{shape[0], 1, shape[1]}
+	}
 	if len(shape) == 2 {
 		_, _, total := c.Rows(r)
 		shape[0] = total

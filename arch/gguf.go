@@ -35,6 +35,9 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	f := &fields{
 		get: func(key string) (any, bool) {
 			if v, ok := src.Meta(name + "." + key); ok {
+				if key == kvHeadsKey {
+					v = g.Recurrent.kvHeads(v)
+				}
 				return v, true
 			}
 			v, ok := g.Defaults[key]
@@ -68,7 +71,7 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	if g.Latent != nil {
 		g.Latent.readGGUF(f, c, src)
 	} else {
-		c.readHeads(f, src, "attention.head_count", "attention.head_count_kv", "attention.key_length")
+		c.readHeads(f, src, "attention.head_count", kvHeadsKey, "attention.key_length")
 		if n := f.opt("attention.value_length", 1, maxHeadDim, c.HeadDim); f.err == nil && n != c.HeadDim {
 			f.failf("attention.value_length", "%d is not the key length %d", n, c.HeadDim)
 		}
@@ -93,6 +96,10 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	rope := g.readRope(f, src, c)
 	c.readScales(f, g.Scales)
 	g.readWindows(f, src, c, rope)
+	if f.err == nil {
+		heads, _ := src.Meta(name + "." + kvHeadsKey)
+		g.Recurrent.readGGUF(f, c, heads)
+	}
 	for _, key := range []string{"eos", "eot", "eom"} {
 		c.StopIDs = meta.stopIDs(c.StopIDs, "tokenizer.ggml."+key+"_token_id", c.Vocab)
 	}

@@ -40,7 +40,7 @@ func (s *Set) readHF(src Source) (*Config, error) {
 
 		Layers:  f.need("num_hidden_layers", 1, maxLayers),
 		Width:   f.need("hidden_size", 1, maxWidth),
-		FF:      f.need("intermediate_size", 1, maxFF),
+		FF:      h.FF.readFF(f),
 		Vocab:   f.need("vocab_size", 1, maxVocab),
 		Context: f.need("max_position_embeddings", 1, maxContext),
 		Eps:     f.eps("rms_norm_eps"),
@@ -73,6 +73,7 @@ func (s *Set) readHF(src Source) (*Config, error) {
 	c.Layer = make([]Layer, c.Layers)
 	h.NoRope.mark(f, c)
 	types := h.readWindows(f, c)
+	h.Recurrent.readHF(f, c)
 	c.readExperts(f, src, h.Experts, &h.form, prefix)
 	theta := ""
 	if h.Window != nil {

@@ -34,6 +34,9 @@ const (
 	KVDown                   // [kv rank + rope, width], like the roles below with latent attention only
 	KVDownNorm               // [kv rank]
 	KVUp                     // [heads*(nope + value), kv rank], for each head the rows of K, then those of V, unless there are K [heads, kv rank, nope] and V [heads, value, kv rank]
+	ConvIn                   // [3*width, width], like the roles below in layers with a ShortConv
+	Conv                     // [width, taps]
+	ConvOut                  // [width, width]
 	roleCount
 )
 
@@ -41,6 +44,7 @@ var roleNames = [roleCount]string{
 	"embed", "out_norm", "head", "attn_norm", "q", "k", "v", "o",
 	"q_norm", "k_norm", "ffn_norm", "gate", "up", "down", "attn_post_norm", "ffn_post_norm", "router", "attn_sinks",
 	"q_down", "q_down_norm", "kv_down", "kv_down_norm", "kv_up",
+	"conv_in", "conv", "conv_out",
 }
 
 // String returns the role's name in descriptors, such as "attn_norm".
@@ -150,12 +154,26 @@ func (c *Config) WantShape(r Role) []uint64 {
 		return []uint64{uint64(c.Experts.Count), width}
 	case AttnSinks:
 		return []uint64{uint64(c.Heads)}
+	case ConvIn:
+		return []uint64{3 * width, width}
+	case Conv:
+		return []uint64{width, uint64(c.ConvTaps)}
+	case ConvOut:
+		return []uint64{width, width}
 	}
 	return nil
 }
 
 // Has reports whether a layer has a tensor of role r.
 func (c *Config) Has(r Role, layer int) bool {
+	switch r {
+	case ConvIn, Conv, ConvOut:
+		return c.Layer[layer].Mixer == ShortConv
+	case Q, K, V, O, QNorm, KNorm, AttnSinks:
+		if c.Layer[layer].Mixer.Recurrent() {
+			return false
+		}
+	}
 	switch r {
 	case QNorm, KNorm:
 		return c.QKNorm

@@ -28,6 +28,7 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/recurrent"
 	"github.com/pianola-engine/pianola/internal/sampler"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
@@ -97,11 +98,14 @@ func (o Options) names() string {
 	return strings.Join(names, " ")
 }
 
-// names returns the words of the options and of the pools, for the table's header.
+// names returns the words of the options, of the pools and of the states, for the table's header.
 func (s *state) names() string {
 	names := s.in.Options.names()
 	if s.pool != nil {
 		names = strings.TrimPrefix(names+" "+s.pool.Words(), " ")
+	}
+	if s.ring != (recurrent.Ring{}) {
+		names = strings.TrimPrefix(names+" "+s.ring.Words(), " ")
 	}
 	return names
 }
@@ -241,6 +245,9 @@ func newState(in Input) (*state, error) {
 	s := &state{in: in, cfg: cfg, kv: kind, byName: map[string]*weight{}}
 	s.in.Options.Context = ctx
 	if err := s.planPool(); err != nil {
+		return nil, err
+	}
+	if err := s.planStates(); err != nil {
 		return nil, err
 	}
 	h := table.Header{

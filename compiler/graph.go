@@ -97,13 +97,18 @@ func (s *state) newProgram(name string, rows int, wide bool, flags table.Flags) 
 	return p
 }
 
-// planKV creates the slots of the KV caches. A layer with an attention window keeps the window, a
+// planKV creates the slots of the KV caches and of recurrent state. A layer with an attention window keeps the window, a
 // chunk and a draft, so that all rows of a chunk can be written before its first row attends. It
 // also keeps the attention sinks.
 func (s *state) planKV() {
 	ctx, chunk := int(s.t.Header.Context), int(s.t.Header.Chunk)
 	for i := range s.cfg.Layers {
 		l := &layerPlan{index: i, cap: ctx, config: s.cfg.Layer[i]}
+		if l.config.Mixer.Recurrent() {
+			s.planState(l)
+			s.layers = append(s.layers, l)
+			continue
+		}
 		if l.window = l.config.Window; l.window == 0 {
 			l.window, l.sinks = s.in.Options.KVWindow, s.in.Options.KVSinks
 		}

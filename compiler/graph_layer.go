@@ -8,12 +8,15 @@ import (
 )
 
 // attention emits a layer's attention block: norm, Q, K, V, QK norm, RoPE, KV write, attention,
-// output projection and residual.
+// output projection and residual; or the block that the layer has instead of attention.
 func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) error {
 	c := s.cfg
 	y, err := s.norm(p, spot{role: roleAttnNorm, layer: l}, x, arch.AttnNorm)
 	if err != nil {
 		return err
+	}
+	if l.config.Mixer == arch.ShortConv {
+		return s.shortConv(p, l, x, y)
 	}
 	if c.Latent.KVRank > 0 {
 		return s.latentAttention(p, l, x, y, angles, turn)

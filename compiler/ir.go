@@ -7,6 +7,7 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/recurrent"
 	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
@@ -109,6 +110,7 @@ type layerPlan struct {
 	sinks  int    // number of attention sinks
 	tables uint32 // offset of the layer's page tables in the step block of a pooled table
 	k, v   *value
+	state  *value // of a layer with recurrent state, which has no K and V
 	config arch.Layer
 }
 
@@ -125,6 +127,8 @@ type state struct {
 
 	pool  *sequence.Layout // of a pooled table, or nil
 	kinds []poolKind       // kinds of layers of a pooled table
+
+	ring recurrent.Ring // entries of slots with recurrent state; zero without such layers
 
 	tokens, logits, stops *value
 

@@ -33,6 +33,9 @@ const (
 	roleVUp
 	roleO
 	roleAttnPostNorm
+	roleConvIn
+	roleConv
+	roleConvOut
 	roleAttnResidual
 
 	roleFFNNorm
@@ -80,6 +83,7 @@ var roleNames = [roles]string{
 	roleQDown: "attn.q_down", roleQDownNorm: "attn.q_down_norm", roleKVDown: "attn.kv_down", roleQLatent: "attn.q_latent", roleLatentKV: "attn.latent_kv",
 	roleVUp: "attn.v_up", roleAttention: "attn.attention", roleMerge: "attn.merge",
 	roleO: "attn.o", roleAttnPostNorm: "attn.post_norm", roleAttnResidual: "attn.residual",
+	roleConvIn: "conv.in", roleConv: "conv.conv", roleConvOut: "conv.out",
 
 	roleFFNNorm: "ffn.norm", roleGate: "ffn.gate", roleUp: "ffn.up", roleGateUp: "ffn.gate_up",
 	roleSiLUMul: "ffn.silu_mul", roleActivate: "ffn.act", roleDown: "ffn.down",

@@ -49,8 +49,8 @@ type Model struct {
 	programs programs
 	traffic  traffic
 	recurs   []bool // programs with recurrent state
-	kvRows   int // rows of the smallest KV cache
-	kvSlack  int // positions that Rewind can take back from a rotating cache
+	kvRows   int    // rows of the smallest KV cache
+	kvSlack  int    // positions that Rewind can take back from a rotating cache
 	caches   []table.KVCache
 
 	fingerprint func() ([32]byte, error) // of the table

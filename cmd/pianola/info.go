@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -132,6 +133,7 @@ type infoModel struct {
 	Heads      int        `json:"heads"`
 	KVHeads    int        `json:"kv_heads"`
 	Latent     int        `json:"latent,omitempty"` // elements of a latent; 0 without latent attention
+	Mixers     []string   `json:"mixers,omitempty"` // block of each layer, if some have recurrent state instead of attention
 	HeadDim    int        `json:"head_dim"`
 	Vocab      int        `json:"vocab"`
 	Context    int        `json:"context"`
@@ -276,11 +278,16 @@ func describe(c *arch.Config, kv pianola.KVType) *infoModel {
 		Layers: c.Layers, Width: c.Width, FF: c.FF, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
 		Vocab: c.Vocab, Context: c.Context, Eps: c.Eps, Activation: c.Activation.String(),
 		TiedHead: c.TiedHead, QKNorm: c.QKNorm, RopeLayout: c.RopeLayout.String(),
-		KVBytes: 2 * uint64(c.Layers) * uint64(c.KVHeads) * decl.KVRowBytes(kind, c.HeadDim),
+		KVBytes: 2 * uint64(attends(c)) * uint64(c.KVHeads) * decl.KVRowBytes(kind, c.HeadDim),
 		Biases:  []string{}, StopIDs: []token{},
 	}
 	if c.Latent.KVRank > 0 {
 		m.Latent, m.KVBytes = c.Latent.KVRank, m.KVBytes/2
+	}
+	for i := range c.Layer {
+		if c.Recurrent() {
+			m.Mixers = append(m.Mixers, c.Layer[i].Mixer.String())
+		}
 	}
 	for _, r := range []arch.Role{arch.Q, arch.K, arch.V, arch.O, arch.Gate, arch.Up, arch.Down} {
 		if c.Bias.Has(r) {
@@ -294,6 +301,16 @@ func describe(c *arch.Config, kv pianola.KVType) *infoModel {
 		m.Windows = append(m.Windows, l.Window)
 	}
 	return m
+}
+
+// attends returns the number of layers with attention.
+func attends(c *arch.Config) (n int) {
+	for i := range c.Layer {
+		if !c.Layer[i].Mixer.Recurrent() {
+			n++
+		}
+	}
+	return n
 }
 
 // mostUnsupported is the largest number of unsupported items that the text output lists.
@@ -356,6 +373,13 @@ func (m *infoModel) rows(row func(name, format string, args ...any)) {
 		extra += ", biases " + strings.Join(m.Biases, " ")
 	}
 	row("attention", "%d heads of %d, %d KV heads%s", m.Heads, m.HeadDim, m.KVHeads, extra)
+	kinds := map[string]int{}
+	for _, name := range m.Mixers {
+		kinds[name]++
+	}
+	for _, name := range slices.Sorted(maps.Keys(kinds)) {
+		row("mixers", "%d layers of %s", kinds[name], name)
+	}
 	row("windows", "%s", windows(m.Windows))
 	for _, r := range m.Ropes {
 		row("rope", "%s, base %g, %d elements of a head, %s", r.Kind, r.Base, r.Dim, m.RopeLayout)

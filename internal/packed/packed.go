@@ -1,6 +1,7 @@
 // Package packed creates models with packed weights for tests, in the layouts of MLX and of
 // published FP8 models. It packs the weights bit by bit from the layouts' descriptions and
-// shares no code with the packages that read them. It also creates models with latent attention.
+// shares no code with the packages that read them. It also creates models with latent attention and with
+// recurrent state.
 package packed
 
 import (

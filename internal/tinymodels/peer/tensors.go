@@ -98,6 +98,8 @@ func (l *list) role(r arch.Role, layer int) {
 	}
 	mean, std := 0.0, deviation
 	switch {
+	case r == arch.Conv:
+		shape, std = []uint64{shape[0], 1, shape[1]}, 0.6
 	case r == arch.Embed:
 		std = 1
 		if c.TiedHead {

@@ -13,17 +13,23 @@ import (
 	"github.com/pianola-engine/pianola/replay/cpu"
 )
 
-// TestLatentWhole replays tables of models with latent attention with the emulated kernels and on the CPU
-// device.
-func TestLatentWhole(t *testing.T) {
+// TestPackedWhole replays tables of models with latent attention and with recurrent state with the
+// emulated kernels and on the CPU device.
+func TestPackedWhole(t *testing.T) {
 	prompt := make([]int32, 40)
 	for i := range prompt {
 		prompt[i] = int32(i*29%500 + 3)
 	}
-	for name, on := range map[string]string{"direct": "m4-pro", "ranked": "h200"} {
+	for name, of := range map[string]struct {
+		model interface{ Write(dir string) error }
+		on    string
+	}{
+		"direct": {packed.Latents()["direct"], "m4-pro"}, "ranked": {packed.Latents()["ranked"], "h200"},
+		"conv three": {packed.Convs()["three"], "h200"}, "conv bias": {packed.Convs()["bias"], "m4-pro"},
+	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			if err := packed.Latents()[name].Write(dir); err != nil {
+			on, dir := of.on, t.TempDir()
+			if err := of.model.Write(dir); err != nil {
 				t.Fatal(err)
 			}
 			h, err := pianola.OpenHeader(dir, nil)

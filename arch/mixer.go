@@ -1,0 +1,209 @@
+package arch
+
+import (
+	"fmt"
+	"reflect"
+)
+
+// Mixer is the block of a layer that mixes positions.
+type Mixer uint8
+
+// The mixers.
+const (
+	Attention Mixer = iota
+	// ShortConv is out(C * conv(B * x)), where in(y) = (B, C, x), and conv is a causal convolution of
+	// each element over [Config.ConvTaps] positions.
+	ShortConv
+	mixerCount
+)
+
+// String returns the mixer's name in descriptors, such as "short_conv".
+func (m Mixer) String() string {
+	if m < mixerCount {
+		return [...]string{"attention", "short_conv"}[m]
+	}
+	return "mixer?"
+}
+
+// Recurrent reports whether a layer with the mixer has a state of fixed size instead of K and V for
+// each position.
+func (m Mixer) Recurrent() bool { return m != Attention }
+
+// Recurrent reports whether some layer has recurrent state.
+func (c *Config) Recurrent() bool {
+	for i := range c.Layer {
+		if c.Layer[i].Mixer.Recurrent() {
+			return true
+		}
+	}
+	return false
+}
+
+// mixerName is a Mixer in JSON.
+type mixerName Mixer
+
+func (m *mixerName) UnmarshalText(text []byte) error {
+	for v := range mixerCount {
+		if v.String() == string(text) && v.Recurrent() {
+			*m = mixerName(v)
+			return nil
+		}
+	}
+	return fmt.Errorf("recurrent: %s is not short_conv", clip(string(text)))
+}
+
+// mixerRule asks for layers with recurrent state in a file form.
+type mixerRule struct {
+	Kind mixerName `json:"kind"`
+	Taps string    `json:"taps"` // key of the number of positions that a convolution covers
+	// LayerTypes is the key of a list in which these layers have the name Named, and layers with attention
+	// full_attention. Without the list, Attention is the key of a list of the layers with attention. In
+	// GGUF files, these layers have no KV heads.
+	LayerTypes string `json:"layer_types"`
+	Named      string `json:"named"`
+	Attention  string `json:"attention_layers"`
+}
+
+// Limits of convolutions.
+const (
+	minTaps = 2
+	maxTaps = 8
+)
+
+// kvHeadsKey is the key of the number of KV heads in GGUF files, which is a list if some layers have none.
+const kvHeadsKey = "attention.head_count_kv"
+
+// reads reports whether the rule reads a key. It is nil for families without recurrent state.
+func (r *mixerRule) reads(key string) bool {
+	return r != nil && key != "" && (key == r.Taps || key == r.LayerTypes || key == r.Attention)
+}
+
+// mark sets the mixers of the layers, of which attention reports those with attention.
+func (r *mixerRule) mark(f *fields, c *Config, attention func(layer int) bool) {
+	c.ConvTaps = f.need(r.Taps, minTaps, maxTaps)
+	found := false
+	for i := range c.Layer {
+		if attention(i) {
+			found = true
+			continue
+		}
+		c.Layer[i].Mixer = Mixer(r.Kind)
+	}
+	if f.err == nil && !found {
+		f.fail(&FieldError{Key: "layers", Reason: "none has attention"})
+	}
+}
+
+// readHF reads the settings of config.json.
+func (r *mixerRule) readHF(f *fields, c *Config) {
+	if r == nil {
+		return
+	}
+	c.convMatrix = true
+	list := f.list(r.LayerTypes)
+	if list == nil {
+		with := map[int]bool{}
+		for _, v := range f.list(r.Attention) {
+			with[f.integer(r.Attention, v, 0, c.Layers-1)] = true
+		}
+		r.mark(f, c, func(layer int) bool { return with[layer] })
+		return
+	}
+	if len(list) != c.Layers {
+		f.failf(r.LayerTypes, "%d entries for %d layers", len(list), c.Layers)
+		return
+	}
+	for _, name := range list {
+		if name != fullAttention && name != r.Named {
+			f.fail(&UnsupportedValueError{Key: f.name(r.LayerTypes), Value: clip(name), Known: []string{fullAttention, r.Named}})
+		}
+	}
+	r.mark(f, c, func(layer int) bool { return list[layer] == fullAttention })
+}
+
+// readGGUF reads the settings of a GGUF file. heads is the value of kvHeadsKey.
+func (r *mixerRule) readGGUF(f *fields, c *Config, heads any) {
+	if r == nil {
+		return
+	}
+	list := reflect.ValueOf(heads)
+	if !isSlice(heads) || list.Len() != c.Layers {
+		f.failf(kvHeadsKey, "is not a list of %d numbers", c.Layers)
+		return
+	}
+	r.mark(f, c, func(layer int) bool {
+		n, ok := toInt(list.Index(layer).Interface())
+		if !ok || n != 0 && n != int64(c.KVHeads) {
+			f.failf(kvHeadsKey, "%s of layer %d is not 0 or %d", clip(list.Index(layer).Interface()), layer, c.KVHeads)
+		}
+		return n != 0
+	})
+}
+
+// kvHeads returns the number of KV heads of the layers with attention, for the value of kvHeadsKey.
+func (r *mixerRule) kvHeads(value any) any {
+	list := reflect.ValueOf(value)
+	if r == nil || !isSlice(value) {
+		return value
+	}
+	for i := range list.Len() {
+		if n, ok := toInt(list.Index(i).Interface()); ok && n > 0 {
+			return n
+		}
+	}
+	return value
+}
+
+// ffRule adjusts the feed-forward width of config.json, as LFM2 does: with a flag, it becomes two thirds of
+// itself, times a factor, rounded up to a multiple. The fields are keys.
+type ffRule struct {
+	Width      string `json:"width"` // replaces intermediate_size if it is present
+	Adjust     string `json:"adjust"`
+	Multiplier string `json:"multiplier"`
+	Multiple   string `json:"multiple"`
+}
+
+// reads reports whether the rule reads a key. It is nil for most families.
+func (r *ffRule) reads(key string) bool {
+	return r != nil && key != "" && (key == r.Width || key == r.Adjust || key == r.Multiplier || key == r.Multiple)
+}
+
+// readFF returns the feed-forward width.
+func (r *ffRule) readFF(f *fields) int {
+	const usual = "intermediate_size"
+	if r == nil {
+		return f.need(usual, 1, maxFF)
+	}
+	width := f.opt(r.Width, 1, maxFF, 0)
+	if width == 0 {
+		width = f.need(usual, 1, maxFF)
+	}
+	if !f.bool(r.Adjust, false) {
+		return width
+	}
+	multiple := f.opt(r.Multiple, 1, maxFF, 1)
+	width = int(f.float(r.Multiplier, 0, 16, 1) * float64(2*width/3))
+	width = (width + multiple - 1) / multiple * multiple
+	if f.err == nil && (width < 1 || width > maxFF) {
+		f.failf(usual, "%d after its adjustment is not in 1..%d", width, maxFF)
+	}
+	return width
+}
+
+// mixers adds the number of KV heads, of each layer if some have none, and the settings of recurrent
+// state.
+func (v *conversion) mixers() {
+	c, r := v.Config, v.form.Recurrent
+	if r == nil {
+		v.set(kvHeadsKey, uint32(c.KVHeads))
+		return
+	}
+	heads := make([]uint32, c.Layers)
+	for i := range heads {
+		if !c.Layer[i].Mixer.Recurrent() {
+			heads[i] = uint32(c.KVHeads)
+		}
+	}
+	v.set(kvHeadsKey, heads)
+	v.set(r.Taps, uint32(c.ConvTaps))
+}
