@@ -123,7 +123,9 @@ func (s *Session) release(all bool) (released bool, err error) {
 	if err := d.Shrink(s.id, keep); err != nil {
 		return false, s.closedOr(err)
 	}
-	s.dropped = all && s.n > 0
+	if s.dropped = all && s.n > 0; s.dropped {
+		s.high = 0
+	}
 	return true, nil
 }
 
@@ -164,7 +166,7 @@ func (s *Session) revive() error {
 	if s.halt.Load() {
 		return errHalted
 	}
-	s.dropped, s.high = false, s.n
+	s.dropped, s.high = false, max(s.high, s.n) // the submission that follows may have been counted
 	s.count(func(st *Stats) { st.Prefilled += s.n })
 	return nil
 }

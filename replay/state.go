@@ -94,7 +94,7 @@ func (s *Session) eachState(f func(slot uint32, offset uint64, p []byte, positio
 		return err
 	}
 	// Restore has read the position.
-	if at = int(binary.LittleEndian.Uint32(position)); at < 0 || at > s.n || at != s.n && at%recurrent.Border != 0 {
+	if at = int(binary.LittleEndian.Uint32(position)); at < 0 || at > s.n {
 		return fmt.Errorf("%w: a state at position %d of %d", ErrSnapshotDamaged, at, s.n)
 	}
 	if at == 0 {
