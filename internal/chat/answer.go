@@ -39,79 +39,26 @@ func formatOf(source string) answerFormat {
 // Answer parses the output of a model of the template's family into reasoning, content and
 // tool calls. text spells special tokens by name ("<|channel|>final<|message|>Hi"). Answer
 // looks for calls only if tools is not empty. Llama 3 and Gemma 3 do not mark calls, so their
-// calls must name one of the tools. An incomplete call remains part of the content. Content
-// that gpt-oss writes before a call counts as reasoning, because its template has only one
-// field for both. IDs are empty for models that do not number their calls.
+// calls must name one of the tools. An incomplete call remains part of the content. White space
+// at the end of the content is left out if there are calls. Content that gpt-oss writes between
+// its reasoning and a call counts as reasoning, because its template has only one field for
+// both. IDs are empty for models that do not number their calls.
+//
+// The tag that begins the reasoning may be missing, because it can be part of the prompt.
 func (t *Template) Answer(text string, tools []Tool) Message {
-	if t.format == harmonyAnswers {
-		return harmony(text, len(tools) > 0)
-	}
-	m := Message{Role: "assistant", Content: text}
-	if t.thinks {
-		m.Reasoning, m.Content = thoughts(text)
-	}
-	if len(tools) == 0 {
-		return m
-	}
-	content := m.Content
-	var calls []ToolCall
-	switch t.format {
-	case taggedAnswers:
-		content, calls = marked(content, "<tool_call>", "</tool_call>", taggedCall)
-	case bracketAnswers:
-		content, calls = marked(content, "<|tool_call|>", "<|/tool_call|>", jsonCalls)
-	case mistralAnswers:
-		content, calls = mistral(content)
-	case bareAnswers:
-		if calls = jsonCalls(strings.TrimPrefix(strings.TrimSpace(content), "<|python_tag|>")); named(calls, tools) {
-			content = ""
-		}
-	case fencedAnswers:
-		inner := unfenced(content)
-		if calls = jsonCalls(inner); calls == nil {
-			calls = pythonCalls(inner)
-		}
-		if named(calls, tools) {
-			content = ""
+	opened := !strings.HasPrefix(strings.TrimSpace(text), thinkBegin) && strings.Contains(text, thinkEnd)
+	s := t.stream(opened, tools)
+	m := Message{Role: "assistant"}
+	var reasoning, content strings.Builder
+	for _, d := range append(s.Add(text), s.End()...) {
+		reasoning.WriteString(d.Reasoning)
+		content.WriteString(d.Content)
+		if d.Call != nil {
+			m.ToolCalls = append(m.ToolCalls, *d.Call)
 		}
 	}
-	unmarked := t.format == bareAnswers || t.format == fencedAnswers
-	if len(calls) == 0 || unmarked && !named(calls, tools) {
-		return m
-	}
-	m.Content, m.ToolCalls = strings.TrimSpace(content), calls
+	m.Content, m.Reasoning = content.String(), reasoning.String()
 	return m
-}
-
-// thoughts splits off the reasoning, which ends with </think>. The opening tag may be missing,
-// because it can be part of the prompt.
-func thoughts(text string) (reasoning, content string) {
-	before, after, ok := strings.Cut(text, "</think>")
-	if !ok {
-		return "", text
-	}
-	return strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(before), "<think>")), strings.TrimLeft(after, "\n")
-}
-
-// marked removes the calls from a text. Each call is between begin and end; the last end may
-// be missing.
-func marked(text, begin, end string, parse func(string) []ToolCall) (string, []ToolCall) {
-	var said strings.Builder
-	var calls []ToolCall
-	for {
-		before, rest, ok := strings.Cut(text, begin)
-		said.WriteString(before)
-		if !ok {
-			return said.String(), calls
-		}
-		inner, after, _ := strings.Cut(rest, end)
-		if more := parse(inner); more != nil {
-			calls = append(calls, more...)
-		} else {
-			said.WriteString(text[len(before) : len(text)-len(after)])
-		}
-		text = after
-	}
 }
 
 // jsonCalls parses calls in JSON: one object, a list of objects, or several objects separated
@@ -241,17 +188,14 @@ func jsonText(s string) json.RawMessage {
 	return bytes.TrimSpace(b.Bytes())
 }
 
-// mistral parses [TOOL_CALLS] followed by JSON, or the later form [TOOL_CALLS]name[ARGS]{...}.
-func mistral(text string) (string, []ToolCall) {
-	said, rest, ok := strings.Cut(text, "[TOOL_CALLS]")
-	if !ok {
-		return text, nil
-	}
-	if calls := jsonCalls(rest); calls != nil {
-		return said, calls
+// mistralCalls parses the text after [TOOL_CALLS]: JSON, or the later form
+// name[ARGS]{...}[TOOL_CALLS]name[ARGS]{...}.
+func mistralCalls(text string) []ToolCall {
+	if calls := jsonCalls(text); calls != nil {
+		return calls
 	}
 	var calls []ToolCall
-	for one := range strings.SplitSeq(rest, "[TOOL_CALLS]") {
+	for one := range strings.SplitSeq(text, "[TOOL_CALLS]") {
 		name, arguments, ok := strings.Cut(one, "[ARGS]")
 		if i := strings.IndexByte(one, '{'); !ok && i > 0 {
 			name, arguments = one[:i], one[i:]
@@ -259,11 +203,11 @@ func mistral(text string) (string, []ToolCall) {
 		name, id, _ := strings.Cut(name, "[CALL_ID]")
 		object, ok := jsonObject(json.RawMessage(arguments))
 		if name = strings.TrimSpace(name); !ok || arguments == "" || !isName(name) {
-			return text, nil
+			return nil
 		}
 		calls = append(calls, ToolCall{ID: strings.TrimSpace(id), Name: name, Arguments: object})
 	}
-	return said, calls
+	return calls
 }
 
 // named reports whether calls is not empty and every call names one of the tools.
@@ -295,56 +239,4 @@ func unfenced(text string) string {
 		}
 	}
 	return text
-}
-
-// harmony parses the messages of gpt-oss. Each message has a channel; a call also has a
-// recipient.
-func harmony(text string, tools bool) Message {
-	m := Message{Role: "assistant"}
-	var said, thought []string
-	for text != "" {
-		header, rest, ok := strings.Cut(text, "<|message|>")
-		if !ok { // the header is incomplete or missing
-			if !strings.Contains(header, "<|") {
-				said = append(said, header)
-			}
-			break
-		}
-		end := len(rest)
-		next := end
-		for _, mark := range []string{"<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>"} {
-			if i := strings.Index(rest[:end], mark); i >= 0 {
-				if end, next = i, i; mark != "<|start|>" && mark != "<|channel|>" {
-					next = i + len(mark)
-				}
-			}
-		}
-		body := rest[:end]
-		text = rest[next:]
-		channel := word(header, "<|channel|>")
-		name, isCall := strings.CutPrefix(word(header, "to="), "functions.")
-		object, isObject := jsonObject(json.RawMessage(body))
-		switch {
-		case tools && isCall && isObject && isName(name):
-			m.ToolCalls = append(m.ToolCalls, ToolCall{Name: name, Arguments: object})
-		case channel == "analysis" && !isCall:
-			thought = append(thought, body)
-		default:
-			said = append(said, body)
-		}
-	}
-	if len(m.ToolCalls) > 0 && len(thought) > 0 { // the template has one field for both
-		thought, said = append(thought, said...), nil
-	}
-	m.Content, m.Reasoning = strings.Join(said, "\n"), strings.Join(thought, "\n")
-	return m
-}
-
-// word returns the word that follows a mark in a message's header.
-func word(header, mark string) string {
-	_, after, _ := strings.Cut(header, mark)
-	if i := strings.IndexAny(after, " \n<"); i >= 0 {
-		after = after[:i]
-	}
-	return after
 }

@@ -21,7 +21,7 @@ type conversation struct {
 	Vars     map[string]any
 }
 
-func parseFile(t *testing.T, name string) *Template {
+func parseFile(t testing.TB, name string) *Template {
 	t.Helper()
 	source, err := os.ReadFile(filepath.Join("testdata", name+".jinja"))
 	if err != nil {
