@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pianola-engine/pianola/internal/chat"
+	"github.com/pianola-engine/pianola/internal/serve/answers"
 	"github.com/pianola-engine/pianola/internal/serve/engine"
 )
 
@@ -189,34 +190,8 @@ func (m *Model) Chat(ctx context.Context, c engine.Conversation) (*engine.Prompt
 	}
 	return &engine.Prompt{
 		Text: text, IDs: ids, Stop: []string{stopName},
-		Answer: func() engine.Answer { return &answer{t: m.t, tools: in.Tools} },
+		Answer: func() engine.Answer { return answers.New(m.t, text, in.Tools) },
 	}, err
-}
-
-// answer collects an answer and parses it at its end.
-type answer struct {
-	t     *chat.Template
-	tools []chat.Tool
-	text  strings.Builder
-}
-
-func (a *answer) Add(t engine.Token) []engine.Delta {
-	a.text.WriteString(t.Text + t.Special)
-	return nil
-}
-
-func (a *answer) End() (deltas []engine.Delta) {
-	of := a.t.Answer(a.text.String(), a.tools)
-	if of.Reasoning != "" {
-		deltas = append(deltas, engine.Delta{Reasoning: of.Reasoning})
-	}
-	if of.Content != "" {
-		deltas = append(deltas, engine.Delta{Content: of.Content})
-	}
-	for i, c := range of.ToolCalls {
-		deltas = append(deltas, engine.Delta{Call: &engine.CallDelta{Index: i, ID: c.ID, Name: c.Name, Arguments: string(c.Arguments)}})
-	}
-	return deltas
 }
 
 // Generate generates what the script says.

@@ -11,6 +11,7 @@ import (
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/chat"
 	"github.com/pianola-engine/pianola/internal/chat/jinja"
+	"github.com/pianola-engine/pianola/internal/serve/answers"
 	"github.com/pianola-engine/pianola/internal/serve/engine"
 )
 
@@ -111,7 +112,7 @@ func (m *Model) Chat(ctx context.Context, c engine.Conversation) (*engine.Prompt
 	if len(ids) == 0 {
 		return nil, &engine.RequestError{Param: "messages", Why: "the rendered conversation is empty"}
 	}
-	return &engine.Prompt{Text: text, IDs: ids, Stop: t.stop, Answer: func() engine.Answer { return &answer{t: t.t, tools: in.Tools} }}, nil
+	return &engine.Prompt{Text: text, IDs: ids, Stop: t.stop, Answer: func() engine.Answer { return answers.New(t.t, text, in.Tools) }}, nil
 }
 
 // templateFailure returns the error of a template that failed on a conversation.
@@ -175,38 +176,4 @@ func fill(in *chat.Input, c *engine.Conversation) error {
 		in.Vars[name] = v
 	}
 	return nil
-}
-
-// answer collects an answer and parses it at its end.
-type answer struct {
-	t     *chat.Template
-	tools []chat.Tool
-	text  strings.Builder // special tokens by their names
-	names []string        // of the special tokens in text
-}
-
-func (a *answer) Add(t engine.Token) []engine.Delta {
-	a.text.WriteString(t.Text)
-	if t.Special != "" {
-		a.text.WriteString(t.Special)
-		a.names = append(a.names, t.Special)
-	}
-	return nil
-}
-
-func (a *answer) End() (deltas []engine.Delta) {
-	m := a.t.Answer(a.text.String(), a.tools)
-	for _, name := range a.names { // those that the format did not need
-		m.Content, m.Reasoning = strings.ReplaceAll(m.Content, name, ""), strings.ReplaceAll(m.Reasoning, name, "")
-	}
-	if m.Reasoning != "" {
-		deltas = append(deltas, engine.Delta{Reasoning: m.Reasoning})
-	}
-	if m.Content != "" {
-		deltas = append(deltas, engine.Delta{Content: m.Content})
-	}
-	for i, c := range m.ToolCalls {
-		deltas = append(deltas, engine.Delta{Call: &engine.CallDelta{Index: i, ID: c.ID, Name: c.Name, Arguments: string(c.Arguments)}})
-	}
-	return deltas
 }
