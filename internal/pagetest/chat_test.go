@@ -241,7 +241,7 @@ func TestErrors(t *testing.T) {
 	s := newService(t,
 		func(s *stream) {
 			s.w.Header().Set("Retry-After", "7")
-			refuse(s.w, http.StatusTooManyRequests, "too many requests wait for the model")
+			refuse(s.w, http.StatusTooManyRequests, "", "too many requests wait for the model")
 		},
 		says("After the wait."),
 		func(s *stream) {
@@ -256,7 +256,10 @@ func TestErrors(t *testing.T) {
 		func(s *stream) {
 			s.words("content", "An end without a reason")
 		},
-		func(s *stream) { refuse(s.w, http.StatusBadRequest, "top_k: must not be negative") },
+		func(s *stream) {
+			s.event(map[string]any{"error": map[string]any{"message": "too many requests wait", "type": "rate_limit_error"}})
+		},
+		func(s *stream) { refuse(s.w, http.StatusBadRequest, "top_k", "-1 is negative") },
 		says("With a key."))
 	b := open(t, s, "/")
 	b.expect("429", "ERR_INCOMPLETE_CHUNKED_ENCODING", "400", "401")
@@ -290,7 +293,9 @@ func TestErrors(t *testing.T) {
 	again()
 	problem("The connection was lost. The answer is incomplete.")
 	again()
-	problem("The service refuses the request: top_k: must not be negative.")
+	problem("The service is busy: too many requests wait.")
+	again()
+	problem("The service refuses the request: top_k: -1 is negative.")
 	s.mu.Lock()
 	s.key = "secret"
 	s.mu.Unlock()
@@ -303,7 +308,7 @@ func TestErrors(t *testing.T) {
 	if got := eval[string](b, "JSON.stringify(localStorage) + document.cookie"); strings.Contains(got, "secret") {
 		t.Errorf("the key is stored: %s", got)
 	}
-	if q, n := s.last(); n != 7 || len(q.Messages) != 3 {
+	if q, n := s.last(); n != 8 || len(q.Messages) != 3 {
 		t.Errorf("request %d has %d messages, want those of two turns", n, len(q.Messages))
 	}
 }

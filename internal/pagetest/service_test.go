@@ -79,10 +79,10 @@ func newService(t *testing.T, scripts ...func(*stream)) *service {
 }
 
 // refuse answers with an error of the API.
-func refuse(w http.ResponseWriter, status int, message string) {
+func refuse(w http.ResponseWriter, status int, param, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	if err := json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"message": message, "type": "error"}}); err != nil {
+	if err := json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"message": message, "type": "error", "param": param}}); err != nil {
 		panic(err)
 	}
 }
@@ -93,7 +93,7 @@ func (s *service) protect(next http.Handler) http.Handler {
 		key := s.key
 		s.mu.Unlock()
 		if key != "" && r.Header.Get("Authorization") != "Bearer "+key {
-			refuse(w, http.StatusUnauthorized, "an API key is required")
+			refuse(w, http.StatusUnauthorized, "", "an API key is required")
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -255,7 +255,7 @@ async function generate() {
 
 // take takes a chunk of the stream.
 function take(answer, progress, chunk) {
-	if (chunk.error) throw new Failure(500, sentence('The service has failed while it answered', chunk.error.message));
+	if (chunk.error) throw streamed(chunk.error, progress.first > 0);
 	if (chunk.usage) progress.usage = chunk.usage;
 	const choice = chunk.choices && chunk.choices[0];
 	if (!choice) return;

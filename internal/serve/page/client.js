@@ -35,11 +35,21 @@ function inWords(status) {
 	return 'The service refuses the request';
 }
 
-// sentence adds the service's own text to a description.
-function sentence(text, message) {
-	message = String(message || '').trim();
+// sentence adds the API's error to a description.
+function sentence(text, error) {
+	let message = String(error && error.message || '').trim();
 	if (message === '') return text + '.';
+	if (error.param && !message.includes(error.param)) message = `${error.param}: ${message}`;
 	return `${text}: ${message}${/[.!?]$/.test(message) ? '' : '.'}`;
+}
+
+// statuses are the statuses of errors that come in a stream, by their types.
+const statuses = {invalid_request_error: 400, authentication_error: 401, permission_error: 403, rate_limit_error: 429};
+
+// streamed returns the failure of an error in a stream. begun reports that a part of the answer has come.
+function streamed(error, begun) {
+	const status = statuses[error.type] || 500;
+	return new Failure(status, sentence(begun ? 'The service has failed while it answered' : inWords(status), error));
 }
 
 // call sends a request and returns the reply, whose status is 2xx. An abort throws the signal's reason.
@@ -59,15 +69,14 @@ async function call(path, body, signal) {
 		throw new Failure(0, 'The service does not answer. It may have ended, or the connection is lost.');
 	}
 	if (reply.ok) return reply;
-	let message = '';
+	let error = null;
 	try {
-		const error = JSON.parse(await reply.text()).error;
-		message = error && error.message;
+		error = JSON.parse(await reply.text()).error;
 	} catch {
 		// A reply that is not in the API's form has no text for people.
 	}
 	const wait = Number(reply.headers.get('Retry-After')) || 0;
-	throw new Failure(reply.status, sentence(inWords(reply.status), message), wait);
+	throw new Failure(reply.status, sentence(inWords(reply.status), error), wait);
 }
 
 // events returns the data of each server-sent event of a reply.
