@@ -55,6 +55,8 @@
 #define PIANOLA_KERNEL_CHOOSE_ROWS 39
 #define PIANOLA_KERNEL_LATENT_KV 40
 #define PIANOLA_KERNEL_CAUSAL_CONV 41
+#define PIANOLA_KERNEL_ROUTE_SCORED 42
+#define PIANOLA_KERNEL_SCALE_ROWS 43
 
 // Numbers of function constants, and their named values.
 #define PIANOLA_FC_WTYPE 0
@@ -673,6 +675,28 @@ typedef struct pianola_causal_conv_params {
     uint32_t each; // 1 if the state after each row is stored; 0: at borders and after the last row
 } pianola_causal_conv_params;
 PIANOLA_ASSERT_SIZE(pianola_causal_conv_params, 28);
+
+// Chooses the used experts with the best ranks of each row, sorted by rank, the lowest id first among equal ranks. NaN counts as less than any number. The score of an expert is the sigmoid of its logit, or else the softmax over all experts; its rank is the score (+ bias). With groups > 1, consecutive experts form groups, and only those of the top_groups groups with the best values are candidates. The value of a group is the best rank of its experts, or with best == 2 the sum of the best two. The weights are scale * score, divided by the sum of the chosen experts' scores unless over == all.
+typedef struct pianola_route_scored_params {
+    uint32_t experts; // experts of the layer
+    uint32_t used; // experts that a row chooses
+    uint32_t sigmoid; // 1 if scores are sigmoids, 0 if they are a softmax
+    uint32_t groups; // groups of experts
+    uint32_t top_groups; // groups that a row chooses
+    uint32_t best; // number of a group's best ranks whose sum is the group's value, 1 or 2
+    float scale; // factor of the weights
+} pianola_route_scored_params;
+PIANOLA_ASSERT_SIZE(pianola_route_scored_params, 28);
+
+// x[r, i] *= factors[min((p + offset)/span, count - 1)], where p = pos + r, or with sequences == many the position of row record r.
+typedef struct pianola_scale_rows_params {
+    uint32_t n; // elements of a row
+    uint32_t stride; // elements from one row of x to the next
+    uint32_t count; // factors
+    uint32_t span; // positions with the same factor
+    uint32_t offset; // added to the position
+} pianola_scale_rows_params;
+PIANOLA_ASSERT_SIZE(pianola_scale_rows_params, 20);
 
 // Bytes of threadgroup memory of kernels for which it depends on constants only.
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)

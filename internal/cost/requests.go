@@ -83,6 +83,8 @@ func (v *view) requested(device string) requests {
 			own := 16 * min(d, max(threads, d/4)) * v.value("kv_heads") * v.rows
 			r.loads[0], r.loads[1] = own, own
 		}
+	case kernels.ScaleRows: // every thread reads the factor of its row
+		r.loads[1] = 4 * v.rows * v.value("threads")
 	case kernels.LatentKV:
 		rotated := 8 * v.value("half") * v.rows
 		r.loads[1] = 2*r.loads[1] - rotated // the latent also for the sum of squares

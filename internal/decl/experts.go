@@ -19,6 +19,38 @@ var route = Kernel{
 	Specs:  []Constant{constOver},
 }
 
+// routeScored declares the choice of experts by scores.
+var routeScored = Kernel{
+	Name: "route_scored",
+	Doc: "Chooses the used experts with the best ranks of each row, sorted by rank, the lowest id first among equal ranks. NaN counts as less than any number. " +
+		"The score of an expert is the sigmoid of its logit, or else the softmax over all experts; its rank is the score (+ bias). " +
+		"With groups > 1, consecutive experts form groups, and only those of the top_groups groups with the best values are candidates. The value of a group is the best rank of its experts, or with best == 2 the sum of the best two. " +
+		"The weights are scale * score, divided by the sum of the chosen experts' scores unless over == all.",
+	Grid: [3]string{"rows", "1", "1"},
+	Require: []string{
+		"used >= 1", "used <= experts", "experts <= 1024", "sigmoid <= 1", "best == 1 || best == 2",
+		"groups >= 1", "groups <= 32", "experts % groups == 0", "top_groups >= 1", "top_groups <= groups", "used*groups <= top_groups*experts", "best*groups <= experts || groups == 1",
+	},
+	Bindings: []Binding{
+		{Name: "logits", Role: Read, Shape: "[rows, experts]", Elem: F32, Extent: "4*rows*experts"},
+		{Name: "b", Role: Read, Shape: "[experts]", Elem: F32, Extent: "4*experts", If: "bias"},
+		{Name: "ids", Role: Write, Shape: "[rows, used]", Elem: U32, Extent: "4*rows*used"},
+		{Name: "weights", Role: Write, Shape: "[rows, used]", Elem: F32, Extent: "4*rows*used"},
+	},
+	Params: []Field{
+		{"experts", U32, "experts of the layer"},
+		{"used", U32, "experts that a row chooses"},
+		{"sigmoid", U32, "1 if scores are sigmoids, 0 if they are a softmax"},
+		{"groups", U32, "groups of experts"},
+		{"top_groups", U32, "groups that a row chooses"},
+		{"best", U32, "number of a group's best ranks whose sum is the group's value, 1 or 2"},
+		{"scale", F32, "factor of the weights"},
+	},
+	Second: []Second{secondRows},
+	Specs:  []Constant{constBias, constOver},
+	Worker: "4*experts", // the scores of a row
+}
+
 // expertInput is the extent of the inputs of expert_gemv.
 const expertInput = "4*((rows*(used/share) - 1)*x_stride + in)"
 

@@ -11,4 +11,5 @@ var Kernels = []Kernel{
 	chooseRows,
 	latentKV,
 	causalConv,
+	routeScored, scaleRows,
 }

@@ -67,6 +67,28 @@ var add = Kernel{
 	Optional: []string{"delta_scale"},
 }
 
+// scaleRows declares the multiplication of rows by factors that depend on their positions.
+var scaleRows = Kernel{
+	Name:    "scale_rows",
+	Doc:     "x[r, i] *= factors[min((p + offset)/span, count - 1)], where p = pos + r, or with sequences == many the position of row record r.",
+	Grid:    [3]string{"rows", "1", "1"},
+	Require: []string{"n >= 1", "n <= stride", "count >= 1", "span >= 1"},
+	Bindings: []Binding{
+		{Name: "x", Role: ReadWrite, Shape: "[rows, n]", Elem: F32, Extent: "4*((rows-1)*stride + n)", Doc: "rows stride apart"},
+		{Name: "factors", Role: Read, Shape: "[count]", Elem: F32, Extent: "4*count"},
+	},
+	Params: []Field{
+		{"n", U32, "elements of a row"},
+		{"stride", U32, "elements from one row of x to the next"},
+		{"count", U32, "factors"},
+		{"span", U32, "positions with the same factor"},
+		{"offset", U32, "added to the position"},
+	},
+	Second:   []Second{secondPos, secondRows},
+	Specs:    []Constant{constSequences},
+	Optional: []string{"sequences"},
+}
+
 // headNorm declares the norm of each head of Q or K.
 var headNorm = Kernel{
 	Name:    "head_norm",

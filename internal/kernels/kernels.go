@@ -64,6 +64,8 @@ const (
 	ChooseRows       decl.ID = 39
 	LatentKV         decl.ID = 40
 	CausalConv       decl.ID = 41
+	RouteScored      decl.ID = 42
+	ScaleRows        decl.ID = 43
 )
 
 // Bindings of embed.
@@ -1960,4 +1962,95 @@ func (p CausalConvParams) Put(c *table.Cmd) {
 	putU32(c, 20, p.Saved)
 	putU32(c, 24, p.Each)
 	c.ParamSize = 28
+}
+
+// Bindings of route_scored.
+const (
+	RouteScoredBindLogits  = 0 // r, [rows, experts] float32
+	RouteScoredBindB       = 1 // r, [experts] float32
+	RouteScoredBindIDs     = 2 // w, [rows, used] uint32
+	RouteScoredBindWeights = 3 // w, [rows, used] float32
+)
+
+// Specialisation constants of route_scored.
+const (
+	RouteScoredSpecBias = 0 // 1 if a bias is added
+	RouteScoredSpecOver = 1 // selects the experts that the router's softmax includes
+)
+
+// RouteScoredParams are the parameters of route_scored.
+type RouteScoredParams struct {
+	Experts   uint32  // experts of the layer
+	Used      uint32  // experts that a row chooses
+	Sigmoid   uint32  // 1 if scores are sigmoids, 0 if they are a softmax
+	Groups    uint32  // groups of experts
+	TopGroups uint32  // groups that a row chooses
+	Best      uint32  // number of a group's best ranks whose sum is the group's value, 1 or 2
+	Scale     float32 // factor of the weights
+}
+
+// RouteScoredParamsOf decodes the parameters of c, a command of kernel route_scored.
+func RouteScoredParamsOf(c *table.Cmd) RouteScoredParams {
+	return RouteScoredParams{
+		Experts:   u32(c, 0),
+		Used:      u32(c, 4),
+		Sigmoid:   u32(c, 8),
+		Groups:    u32(c, 12),
+		TopGroups: u32(c, 16),
+		Best:      u32(c, 20),
+		Scale:     f32(c, 24),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p RouteScoredParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.Experts)
+	putU32(c, 4, p.Used)
+	putU32(c, 8, p.Sigmoid)
+	putU32(c, 12, p.Groups)
+	putU32(c, 16, p.TopGroups)
+	putU32(c, 20, p.Best)
+	putF32(c, 24, p.Scale)
+	c.ParamSize = 28
+}
+
+// Bindings of scale_rows.
+const (
+	ScaleRowsBindX       = 0 // rw, [rows, n] float32, rows stride apart
+	ScaleRowsBindFactors = 1 // r, [count] float32
+)
+
+// Specialisation constants of scale_rows.
+const (
+	ScaleRowsSpecSequences = 0 // which sequences the rows belong to
+)
+
+// ScaleRowsParams are the parameters of scale_rows.
+type ScaleRowsParams struct {
+	N      uint32 // elements of a row
+	Stride uint32 // elements from one row of x to the next
+	Count  uint32 // factors
+	Span   uint32 // positions with the same factor
+	Offset uint32 // added to the position
+}
+
+// ScaleRowsParamsOf decodes the parameters of c, a command of kernel scale_rows.
+func ScaleRowsParamsOf(c *table.Cmd) ScaleRowsParams {
+	return ScaleRowsParams{
+		N:      u32(c, 0),
+		Stride: u32(c, 4),
+		Count:  u32(c, 8),
+		Span:   u32(c, 12),
+		Offset: u32(c, 16),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p ScaleRowsParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.N)
+	putU32(c, 4, p.Stride)
+	putU32(c, 8, p.Count)
+	putU32(c, 12, p.Span)
+	putU32(c, 16, p.Offset)
+	c.ParamSize = 20
 }

@@ -179,7 +179,7 @@ func (p *project) applePTX(dir string, entries func(kernel string) ([]shaders.En
 	var jobs []func() error
 	for _, s := range p.apple {
 		name := strings.TrimSuffix(s.base(), ".metal")
-		if p.only != "" && s.base() != p.only {
+		if !p.compiles(s) {
 			continue
 		}
 		jobs = append(jobs, func() error {

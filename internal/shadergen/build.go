@@ -33,7 +33,12 @@ type project struct {
 	apple   []*source         // .metal files of Apple's configuration, by name
 	headers []*source         // included headers, except generated ones
 	texts   map[string]string // all files' texts by name, as Apple's compiler gets them
-	only    string            // the only source to compile, or "" for all
+	only    string            // the only sources to compile, separated by commas, or "" for all
+}
+
+// compiles reports whether a source is compiled in this run.
+func (p *project) compiles(s *source) bool {
+	return p.only == "" || slices.Contains(strings.Split(p.only, ","), s.base())
 }
 
 // generated lists headers that are not checked because another generator writes them.
@@ -156,7 +161,7 @@ func (p *project) make() ([]output, error) {
 			}
 			i, path := len(outputs), ptxDir+"/"+strings.TrimSuffix(s.base(), ".metal")+"."+a.name
 			outputs = append(outputs, output{path: path})
-			if p.only != "" && s.base() != p.only {
+			if !p.compiles(s) {
 				if outputs[i].text, err = p.committed(path); err != nil {
 					return nil, err
 				}

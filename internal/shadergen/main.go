@@ -35,7 +35,7 @@ func main() {
 	instances := flag.String("instances", "", "with -ptx, make entries only for the constants in this file, which internal/metal/pipelines -instances writes")
 	root := flag.String("root", ".", "the repository's root")
 	sources := flag.String("sources", "shaders", "the folder of the kernels, relative to the root")
-	only := flag.String("only", "", "compile only this source, such as gemm.metal, and keep the PTX of the others")
+	only := flag.String("only", "", "compile only these sources, separated by commas, such as gemm.metal, and keep the PTX of the others")
 	undeclared := flag.Bool("undeclared", false, "accept kernels without a declaration, as tests use them")
 	flag.Parse()
 	b := hostBuild{apple: *apple, shared: *host != "", sanitize: *sanitize, count: *count, types: *types}

@@ -34,21 +34,11 @@ func (k *route) run(_ *worker, lo, hi int) {
 	}
 }
 
-// row selects by insertion sort, since few experts are used. Of equal logits the first wins.
+// row selects by insertion sort, since few experts are used.
 func (k *route) row(logits []float32, ids []uint32, weights []float32) {
 	n := 0
 	for e, v := range logits {
-		at := n
-		for at > 0 && beats(v, weights[at-1]) {
-			at--
-		}
-		if at == len(ids) {
-			continue
-		}
-		n = min(n+1, len(ids))
-		copy(ids[at+1:n], ids[at:])
-		copy(weights[at+1:n], weights[at:])
-		ids[at], weights[at] = uint32(e), v
+		n = insert(ids, weights, n, uint32(e), v)
 	}
 	top := weights[0]
 	var sum float32

@@ -72,6 +72,8 @@ var constructors = [...]func(b *binder) (kernel, error){
 	kernels.Draft:        newDraft,
 	kernels.ChooseRows:   newChoose,
 	kernels.Route:        newRoute,
+	kernels.RouteScored:  newRouteScored,
+	kernels.ScaleRows:    newScaleRows,
 	kernels.ExpertGEMV:   newExpertGEMV,
 	kernels.ExpertSum:    newExpertSum,
 	kernels.ExpertRows:   newExpertRows,
