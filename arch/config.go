@@ -94,6 +94,11 @@ type Config struct {
 	ConvTaps   int  `json:",omitzero"` // positions that the convolution of a ShortConv covers
 	Ungated    bool `json:",omitzero"` // the feed-forward block has no gate: down(activation(up(x)))
 
+	PlainLayerNorm bool   `json:",omitzero"` // with LayerNorm, norms add no bias
+	Parallel       bool   `json:",omitzero"` // attention and the feed-forward block have the same input, the attention norm's output
+	QKNormRotated  bool   `json:",omitzero"` // QKNorm follows RoPE
+	Temper         Temper `json:",omitzero"` // factors of Q that grow with the position
+
 	ResidualScale float32 `json:",omitzero"` // factor of a block's output before it is added to the residual stream; 0 means none
 	LogitScale    float32 `json:",omitzero"` // factor of the logits; 0 means none
 
@@ -160,6 +165,15 @@ type Layer struct {
 	NoRope bool  `json:",omitzero"`  // Q and K are not rotated
 	Sparse bool  `json:",omitempty"` // the layer has experts instead of one feed-forward block
 	Mixer  Mixer `json:",omitzero"`
+}
+
+// Temper describes factors of Q that depend on the position p: 1 + Scale*ln(1 + floor((p +
+// Offset)/Span)). If Scale is 0, there are none.
+type Temper struct {
+	Scale  float32
+	Span   int // at least 1
+	Offset int
+	NoRope bool // only in layers without RoPE
 }
 
 // Rope is one setting of rotary position embedding: at position p, pair i is rotated by the angle

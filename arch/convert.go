@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -85,8 +86,9 @@ type ConvertedRows struct {
 	Head, Rotary uint64
 
 	// If Stack is not 0, the tensor is a list of transposed matrices, each [Columns, Stack]. Row
-	// i is then column First + i*Step of the matrix with index Matrix.
-	Stack, Matrix uint64
+	// i is then column First + i*Step of the matrix with index Matrix. Skip rows of the tensor
+	// precede the list.
+	Stack, Matrix, Skip uint64
 }
 
 // Row returns the row of the tensor that comes at place i.
@@ -120,9 +122,6 @@ func (s *Set) Convert(src Source) (*Conversion, error) {
 	if err := c.Check(src); err != nil {
 		return nil, err
 	}
-	if c.Latent.KVRank > 0 {
-		return nil, fmt.Errorf("arch: %s: models with latent attention are not converted", c.Arch)
-	}
 	d := s.named(c.Arch)
 	rule := d.Convert
 	if rule == nil {
@@ -141,6 +140,7 @@ func (s *Set) Convert(src Source) (*Conversion, error) {
 	f := h.withDefaults(hfFields(src))
 	v.settings()
 	v.rope(f, h)
+	v.temper()
 	v.rule(f, rule)
 	if f.err != nil {
 		return nil, f.err
@@ -203,7 +203,11 @@ func (v *conversion) settings() {
 	v.set("attention.head_count", uint32(c.Heads))
 	v.mixers()
 	v.set("attention.key_length", uint32(c.HeadDim))
-	v.set("attention.value_length", uint32(c.HeadDim))
+	if c.Latent.KVRank > 0 {
+		v.latentSettings()
+	} else {
+		v.set("attention.value_length", uint32(c.HeadDim))
+	}
 	v.set("attention.layer_norm_rms_epsilon", c.Eps)
 	v.set("vocab_size", uint32(c.Vocab))
 	v.number(attnSoftCap, c.AttnSoftCap)
@@ -214,6 +218,9 @@ func (v *conversion) settings() {
 		v.number(r.Residual, c.ResidualScale)
 		if c.LogitScale != 0 {
 			v.number(r.Logits, 1/c.LogitScale)
+		}
+		if r.LogitFactor != "" {
+			v.set(r.LogitFactor, cmp.Or(c.LogitScale, 1))
 		}
 	}
 	v.expertSettings()
@@ -299,12 +306,27 @@ func (v *conversion) rope(f *fields, h *hfForm) {
 		v.set("rope.scaling.original_context_length", uint32(spec.origContext))
 		v.set("rope.scaling.yarn_beta_fast", float32(spec.betaFast))
 		v.set("rope.scaling.yarn_beta_slow", float32(spec.betaSlow))
-		usual = yarnScale(spec.factor, 1)
+		if usual = yarnScale(spec.factor, 1); c.Latent.KVRank > 0 {
+			v.set("rope.scaling.yarn_log_multiplier", float32(scaleAllUnit*p.float("mscale_all_dim", 0, maxRopeFactor, 0)))
+			usual = 1
+		}
 	case kind == ropeLong:
 		v.long(f, r)
 	}
 	if attn := float32(float64(r.AttnFactor) / usual); math.Abs(float64(attn)-1) > 1e-6 {
 		v.set("rope.scaling.attn_factor", attn)
+	}
+}
+
+// temper adds the factors of Q that grow with the position.
+func (v *conversion) temper() {
+	t, c := v.form.Temper, v.Config
+	if t == nil || c.Temper.Scale == 0 {
+		return
+	}
+	v.set(t.Scale, c.Temper.Scale)
+	if !v.has(t.Span) {
+		v.set(t.Span, uint32(c.Temper.Span))
 	}
 }
 
@@ -412,6 +434,12 @@ func (v *conversion) tensors() error {
 func (v *conversion) role(r Role, layer int) error {
 	names := v.form.names("")
 	c := v.Config
+	if r == KVUp {
+		return v.latentUp(layer)
+	}
+	if r == Q && c.Latent.KVRank > 0 && c.Latent.QRank == 0 {
+		names[Q] = v.form.Latent.DirectQ
+	}
 	bias := ""
 	if stem := names.stem(r, layer); stem != "" {
 		bias = stem + ".bias"
@@ -427,6 +455,10 @@ func (v *conversion) role(r Role, layer int) error {
 		rows := ConvertedRows{Tensor: of.from, Rows: shape[0], Columns: 1}
 		if r == Conv && len(shape) == 3 {
 			shape = []uint64{shape[0], shape[2]}
+		}
+		if r == SharedRouter { // a vector
+			shape = shape[len(shape)-1:]
+			rows.Rows = shape[0]
 		}
 		if len(shape) == 2 {
 			rows.Columns = shape[1]

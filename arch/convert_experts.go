@@ -1,6 +1,10 @@
 package arch
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
 
 // experts adds the experts of a sparse layer as stacked tensors, in the first of the family's
 // GGUF forms.
@@ -52,6 +56,42 @@ func (v *conversion) experts(layer int) error {
 	return nil
 }
 
+// routerSettings adds the keys about the choice of experts, and the places of sparse layers.
+func (v *conversion) routerSettings() {
+	c, r := v.Config, v.form.Experts
+	e := &c.Experts
+	add := func(key string, value int) {
+		if key != "" {
+			v.set(key, uint32(value))
+		}
+	}
+	if r.ScoringKey != "" {
+		score := scoreSoftmax
+		if e.Sigmoid {
+			score = scoreSigmoid
+		}
+		add(r.ScoringKey, slices.Index(scoreNumbers, score))
+	}
+	if r.Scale != "" {
+		v.set(r.Scale, cmp.Or(e.Scale, 1))
+	}
+	if e.Groups > 0 {
+		add(r.Groups, e.Groups)
+		add(r.TopGroups, e.TopGroups)
+	}
+	add(r.SharedFF, e.SharedFF)
+	if e.SharedFF%e.FF == 0 {
+		add(r.Shared, e.SharedFF/e.FF)
+	}
+	first := slices.IndexFunc(c.Layer, func(l Layer) bool { return l.Sparse })
+	add(r.First, first)
+	if next := slices.IndexFunc(c.Layer[first+1:], func(l Layer) bool { return l.Sparse }); next >= 0 {
+		add(r.Step, next+1)
+	} else {
+		add(r.Step, 1)
+	}
+}
+
 // expertSettings adds the keys of a model with experts.
 func (v *conversion) expertSettings() {
 	e, r := &v.Config.Experts, v.form.Experts
@@ -66,4 +106,5 @@ func (v *conversion) expertSettings() {
 	if r.Norm != "" {
 		v.set(r.Norm, !e.OverAll)
 	}
+	v.routerSettings()
 }

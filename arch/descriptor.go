@@ -21,7 +21,11 @@ type descriptor struct {
 	QKNorm     bool            `json:"qk_norm"`
 	WideQKNorm bool            `json:"wide_qk_norm"` // QK norm is over all heads together
 	LayerNorm  bool            `json:"layer_norm"`   // norms subtract the mean and add a bias
-	Ungated    bool            `json:"ungated"`      // the feed-forward block has no gate
+	// PlainLayerNorm makes norms of LayerNorm add no bias.
+	PlainLayerNorm bool `json:"plain_layer_norm"`
+	// QKNormRotated makes QK norm follow RoPE.
+	QKNormRotated bool `json:"qk_norm_rotated"`
+	Ungated       bool `json:"ungated"` // the feed-forward block has no gate
 	// FixedActivation makes Read ignore the activation that a model specifies.
 	FixedActivation bool         `json:"fixed_activation"`
 	EmbedScale      embedScale   `json:"embed_scale"`
@@ -54,6 +58,10 @@ type form struct {
 	Latent *latentRule `json:"latent"`
 	// Recurrent describes the layers with recurrent state.
 	Recurrent *mixerRule `json:"recurrent"`
+	// Parallel tells whether attention and the feed-forward block have the same input, the output of
+	// attn_norm.
+	Parallel biasRule    `json:"parallel"`
+	Temper   *temperRule `json:"temper"`
 }
 
 // hfForm describes how a Hugging Face directory stores a model of the family.
@@ -77,6 +85,9 @@ type hfForm struct {
 	// QueryScalar is the key of the number d in the scale 1/sqrt(d) of attention scores. If it is
 	// "", d is head_dim.
 	QueryScalar string `json:"query_scalar"`
+	// QKNormFlag is the key of a flag that QK norm exists. If it is "", or missing in a file,
+	// QK norm exists if the descriptor says so.
+	QKNormFlag string `json:"qk_norm_flag"`
 }
 
 // ggufForm describes how a GGUF file stores a model of the family. The biases are inferred from
@@ -99,6 +110,8 @@ type ggufForm struct {
 	// WidthScale lists the layer counts of models that divide Q·K by the square root of
 	// width/heads instead of the head size. A GGUF file does not specify the divisor.
 	WidthScale []int `json:"width_scale"`
+	// QKNormOptional makes QK norm exist only if its tensors do.
+	QKNormOptional bool `json:"qk_norm_optional"`
 }
 
 // windowRule lists the keys of config.json that describe sliding windows.
@@ -207,6 +220,10 @@ func (d *descriptor) validate() error {
 		return errors.New("hf and gguf: one of them is required")
 	case d.WideQKNorm && !d.QKNorm:
 		return errors.New("wide_qk_norm: requires qk_norm")
+	case d.QKNormRotated && !d.QKNorm:
+		return errors.New("qk_norm_rotated: requires qk_norm")
+	case d.PlainLayerNorm && !d.LayerNorm:
+		return errors.New("plain_layer_norm: requires layer_norm")
 	}
 	if d.HF != nil {
 		if len(d.HF.ModelTypes) == 0 {
@@ -273,6 +290,9 @@ func (f *form) validate(where string, keys []string, d *descriptor) error {
 	if err := f.Latent.validate(where); err != nil {
 		return err
 	}
+	if _, post := f.Tensors[roleName(FFNPostNorm)]; post && f.Experts != nil {
+		return fmt.Errorf("%s.tensors.%v: not supported with experts", where, FFNPostNorm)
+	}
 	return f.NoRope.validate(where)
 }
 
@@ -286,8 +306,8 @@ func (f *form) optional(r Role, d *descriptor) bool {
 		return post
 	case FFNNorm:
 		_, post := f.Tensors[roleName(FFNPostNorm)]
-		return post
-	case AttnPostNorm, FFNPostNorm, AttnSinks:
+		return post || f.Parallel.always
+	case AttnPostNorm, FFNPostNorm, AttnSinks, RouterBias, SharedGate, SharedUp, SharedDown, SharedRouter:
 		return true
 	case K, V:
 		return f.Latent != nil
@@ -348,7 +368,7 @@ func (h *hfForm) reads(key string) bool {
 			return true
 		}
 	}
-	if e := h.Experts; e != nil && (slices.Contains(e.Count, key) || slices.Contains([]string{e.Used, e.FF, e.Norm, e.Step, e.Dense}, key)) {
+	if h.Experts != nil && slices.Contains(h.Experts.keys(), key) || key == h.Parallel.flag || key == h.QKNormFlag {
 		return true
 	}
 	if h.Recurrent.reads(key) || h.FF.reads(key) || h.Scales.reads(key) || h.NoRope.reads(key) || key != "" && key == h.QueryScalar || key == attnSoftCap || key == logitSoftCap || key == keyLimit {

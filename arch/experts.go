@@ -22,6 +22,20 @@ type Experts struct {
 	OverAll bool
 	Bias    bool // gate, up and down of each expert add a bias
 
+	// The score of an expert is the sigmoid of its logit, or else the softmax of all logits. The
+	// experts with the highest scores are selected, or with RankBias those with the highest sums of
+	// the score and a bias. The weights are scores, multiplied by Scale.
+	Sigmoid  bool    `json:",omitzero"`
+	RankBias bool    `json:",omitzero"`
+	Scale    float32 `json:",omitzero"` // 0 means 1
+	// The experts are divided into Groups, if this is not 0, and those of TopGroups groups are
+	// candidates: the groups whose best expert ranks highest, or with Sigmoid, whose best two do.
+	Groups    int `json:",omitzero"`
+	TopGroups int `json:",omitzero"`
+
+	SharedFF    int  `json:",omitzero"` // width of the shared expert, which every position uses; 0 if there is none
+	SharedGated bool `json:",omitzero"` // the shared expert's output is multiplied by the sigmoid of a product
+
 	form *expertForm // with the source's prefix
 }
 
@@ -56,11 +70,24 @@ type expertRule struct {
 	FF    string   `json:"ff"`    // if it is "", or the file lacks the key, the width of the dense layers applies
 	Norm  string   `json:"norm"`  // key of a flag that the weights of the selected experts add up to 1; if it is "", OverAll applies
 	// OverAll applies if Norm is "": the weights are the softmax over all experts.
-	OverAll bool         `json:"over_all"`
-	Step    string       `json:"step"`         // key of the interval between sparse layers; if it is "", all layers are sparse
-	Dense   string       `json:"dense_layers"` // key of a list of layers that are not sparse
-	Refuse  []string     `json:"refuse"`       // keys refused if the model has experts
-	Forms   []expertForm `json:"forms"`        // the first one present counts
+	OverAll bool   `json:"over_all"`
+	Step    string `json:"step"`         // key of the interval between sparse layers; if it is "", all layers are sparse
+	Dense   string `json:"dense_layers"` // key of a list of layers that are not sparse
+	First   string `json:"first"`        // key of the number of the first sparse layer
+	Last    string `json:"last"`         // key of the number of the last sparse layer; -1 is the model's last
+	Types   string `json:"types"`        // key of a list with "dense" or "sparse" for each layer, which replaces the keys above
+	// Scoring is the score of experts, softmax or sigmoid, unless the value of ScoringKey selects
+	// another one.
+	Scoring    string       `json:"scoring"`
+	ScoringKey string       `json:"scoring_key"`
+	Scale      string       `json:"scale"`  // key of the factor of the weights
+	Groups     string       `json:"groups"` // keys of the number of groups, and of those that a position chooses
+	TopGroups  string       `json:"top_groups"`
+	Method     string       `json:"method"`    // key of the way to choose; with greedy there are no groups
+	Shared     string       `json:"shared"`    // key of the number of experts that form the shared one
+	SharedFF   string       `json:"shared_ff"` // key of the shared expert's width
+	Refuse     []string     `json:"refuse"`    // keys refused if the model has experts
+	Forms      []expertForm `json:"forms"`     // the first one present counts
 }
 
 // expertForm is one layout of the experts' tensors. Names are complete, with %d for the layer
@@ -87,6 +114,9 @@ const expertVerb = "%e"
 func (r *expertRule) validate() error {
 	if len(r.Count) == 0 || r.Used == "" || len(r.Forms) == 0 {
 		return errors.New("count, used or forms is missing")
+	}
+	if err := r.validateScoring(); err != nil {
+		return err
 	}
 	for i := range r.Forms {
 		if err := r.Forms[i].validate(); err != nil {
@@ -151,9 +181,7 @@ func (c *Config) readExperts(f *fields, src Source, r *expertRule, in *form, pre
 	if r.FF != "" {
 		e.FF = f.opt(r.FF, 1, maxFF, c.FF)
 	}
-	if e.OverAll = r.OverAll; r.Norm != "" {
-		e.OverAll = !f.bool(r.Norm, false)
-	}
+	e.readRouter(f, r)
 	if f.err != nil {
 		return
 	}
@@ -183,6 +211,7 @@ func (c *Config) readExperts(f *fields, src Source, r *expertRule, in *form, pre
 	}
 	e.Bias = has(src, e.form.name(e.form.DownBias, first, 0))
 	c.Experts = e
+	c.readShared(f, src, r, first)
 	c.Bias.Router = has(src, c.names.bias(Router, first))
 }
 
@@ -198,12 +227,16 @@ func (c *Config) sparseLayers(f *fields, src Source, r *expertRule) []bool {
 		}
 		return sparse
 	}
+	if typed := r.typedLayers(f, c.Layers); typed != nil {
+		return typed
+	}
+	within := r.between(f, c.Layers)
 	step := 1
 	if r.Step != "" {
 		step = f.opt(r.Step, 1, maxLayers, 1)
 	}
 	for i := range sparse {
-		sparse[i] = f.err == nil && (i+1)%step == 0
+		sparse[i] = f.err == nil && (i+1)%step == 0 && within(i)
 	}
 	if r.Dense != "" {
 		for _, v := range f.list(r.Dense) {

@@ -49,23 +49,29 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	f.refuse(g.Refuse)
 
 	c := &Config{
-		Arch:        d.Name,
-		Name:        title,
-		Activation:  Activation(*d.Activation),
-		QKNorm:      d.QKNorm,
-		WideQKNorm:  d.WideQKNorm,
-		LayerNorm:   d.LayerNorm,
-		Ungated:     d.Ungated,
-		NormPlusOne: g.NormPlusOne,
-		RopeLayout:  RopeLayout(*g.RopeLayout),
-		StopTokens:  slices.Clone(d.StopTokens),
-		names:       g.names(""),
+		Arch:           d.Name,
+		Name:           title,
+		Activation:     Activation(*d.Activation),
+		QKNorm:         d.QKNorm,
+		WideQKNorm:     d.WideQKNorm,
+		LayerNorm:      d.LayerNorm,
+		Ungated:        d.Ungated,
+		PlainLayerNorm: d.PlainLayerNorm,
+		QKNormRotated:  d.QKNormRotated,
+		NormPlusOne:    g.NormPlusOne,
+		RopeLayout:     RopeLayout(*g.RopeLayout),
+		StopTokens:     slices.Clone(d.StopTokens),
+		names:          g.names(""),
 
 		Layers:  f.need("block_count", 1, maxLayers),
 		Width:   f.need("embedding_length", 1, maxWidth),
 		FF:      f.need("feed_forward_length", 1, maxFF),
 		Context: f.need("context_length", 1, maxContext),
 		Eps:     f.eps("attention.layer_norm_rms_epsilon"),
+	}
+	// Layers behind the model's own predict further tokens.
+	if more := f.opt("nextn_predict_layers", 0, maxLayers, 0); more > 0 && more < c.Layers {
+		c.Layers -= more
 	}
 	c.joinQKV(src)
 	if g.Latent != nil {
@@ -88,6 +94,10 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 		}
 	}
 	c.AttnSinks = has(src, c.names.weight(AttnSinks, 0))
+	if g.QKNormOptional {
+		c.QKNorm = has(src, c.names.weight(QNorm, 0))
+	}
+	g.readParallel(f, c)
 	c.readLimit(f)
 	d.scales(f, c)
 	if slices.Contains(g.WidthScale, c.Layers) {
@@ -95,6 +105,7 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	}
 	rope := g.readRope(f, src, c)
 	c.readScales(f, g.Scales)
+	g.Temper.readGGUF(f, c)
 	g.readWindows(f, src, c, rope)
 	if f.err == nil {
 		heads, _ := src.Meta(name + "." + kvHeadsKey)

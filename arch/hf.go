@@ -1,6 +1,9 @@
 package arch
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // hfKeys are the keys of config.json that a descriptor can rename and give defaults for.
 // transformers documents them with each family's configuration class.
@@ -28,15 +31,17 @@ func (s *Set) readHF(src Source) (*Config, error) {
 	f.refuse(h.Refuse)
 
 	c := &Config{
-		Arch:        d.Name,
-		QKNorm:      d.QKNorm,
-		WideQKNorm:  d.WideQKNorm,
-		LayerNorm:   d.LayerNorm,
-		Ungated:     d.Ungated,
-		NormPlusOne: h.NormPlusOne,
-		RopeLayout:  RopeLayout(*h.RopeLayout),
-		StopTokens:  slices.Clone(d.StopTokens),
-		names:       h.names(prefix),
+		Arch:           d.Name,
+		QKNorm:         d.QKNorm,
+		WideQKNorm:     d.WideQKNorm,
+		LayerNorm:      d.LayerNorm,
+		Ungated:        d.Ungated,
+		PlainLayerNorm: d.PlainLayerNorm,
+		QKNormRotated:  d.QKNormRotated,
+		NormPlusOne:    h.NormPlusOne,
+		RopeLayout:     RopeLayout(*h.RopeLayout),
+		StopTokens:     slices.Clone(d.StopTokens),
+		names:          h.names(prefix),
 
 		Layers:  f.need("num_hidden_layers", 1, maxLayers),
 		Width:   f.need("hidden_size", 1, maxWidth),
@@ -52,6 +57,10 @@ func (s *Set) readHF(src Source) (*Config, error) {
 	} else {
 		c.readHeads(f, src, "num_attention_heads", "num_key_value_heads", "head_dim")
 	}
+	if h.QKNormFlag != "" {
+		c.QKNorm = f.bool(h.QKNormFlag, d.QKNorm)
+	}
+	h.readParallel(f, c)
 	c.Activation, c.AttnSinks = Activation(*d.Activation), c.names[AttnSinks] != ""
 	if !d.FixedActivation {
 		c.Activation = f.activation("hidden_act", c.Activation)
@@ -80,6 +89,7 @@ func (s *Set) readHF(src Source) (*Config, error) {
 		theta = h.Window.Theta
 	}
 	readHFRopes(f, c, types, theta)
+	h.Temper.readHF(f, c)
 	if h.Latent != nil {
 		c.AttnScale = latentScale(c, hfRopeScale(f))
 	}
@@ -318,9 +328,15 @@ func hfRope(f, p *fields, c *Config, theta string) ropeSpec {
 	}
 	partial := f.float("partial_rotary_factor", 0, 1, 1)
 	partial = p.float("partial_rotary_factor", 0, 1, partial)
-	s.dim = int(float64(c.ropeWidth()) * partial)
+	s.dim = f.opt("rotary_dim", 2, c.ropeWidth(), int(float64(c.ropeWidth())*partial))
 	if f.err == nil && p.err == nil && (s.dim < 2 || s.dim%2 != 0) {
 		f.failf("partial_rotary_factor", "%v of head_dim %d are %d, not an even number of elements", partial, c.ropeWidth(), s.dim)
+	}
+
+	if alpha := p.float("alpha", 0, maxRopeFactor, 0); kind == ropeDynamic && alpha > 0 && s.dim > 2 {
+		// Up to the trained context, this is a larger base.
+		kind, s.kind = ropeDefault, ropeDefault
+		s.base *= math.Pow(alpha, float64(s.dim)/float64(s.dim-2))
 	}
 
 	// If original_max_position_embeddings is outside p, that one counts.

@@ -56,8 +56,8 @@ func TestLatentGGUF(t *testing.T) {
 			!close6(float64(c.AttnScale), mscale*mscale/math.Sqrt(192)) || c.Tensor(Q, 1) != "blk.1.attn_q.weight" {
 			t.Errorf("newer %t: %+v", newer, c)
 		}
-		if _, err := Builtin().Read(src.with(map[string]any{"deepseek2.expert_count": uint32(64)})); err == nil || !strings.Contains(err.Error(), "expert_count") {
-			t.Errorf("with experts: %v", err)
+		if _, err := Builtin().Read(src.with(map[string]any{"deepseek2.expert_count": uint32(64)})); err == nil || !strings.Contains(err.Error(), "expert_used_count") {
+			t.Errorf("experts of which none is used: %v", err)
 		}
 		for key, value := range map[string]uint32{"attention.kv_lora_rank": 510, "rope.dimension_count": 192, "attention.head_count": 0} {
 			if _, err := Builtin().Read(src.with(map[string]any{"deepseek2." + key: value})); err == nil {

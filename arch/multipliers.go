@@ -8,10 +8,12 @@ type scaleRule struct {
 	Attn     string `json:"attn"`     // multiplies Q·K instead of 1/sqrt(head size)
 	Residual string `json:"residual"` // multiplies a block's output before it is added to the residual stream
 	Logits   string `json:"logits"`   // divides the logits
+	// LogitFactor multiplies the logits.
+	LogitFactor string `json:"logit_factor"`
 }
 
 func (r *scaleRule) reads(key string) bool {
-	return r != nil && key != "" && (key == r.Embed || key == r.Attn || key == r.Residual || key == r.Logits)
+	return r != nil && key != "" && (key == r.Embed || key == r.Attn || key == r.Residual || key == r.Logits || key == r.LogitFactor)
 }
 
 // readScales sets c's factors of activations.
@@ -28,6 +30,9 @@ func (c *Config) readScales(f *fields, r *scaleRule) {
 	}
 	if x := f.scale(r.Logits, 1); x != 1 {
 		c.LogitScale = float32(1 / x)
+	}
+	if x := f.scale(r.LogitFactor, 1); x != 1 {
+		c.LogitScale = float32(x)
 	}
 }
 

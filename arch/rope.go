@@ -12,6 +12,7 @@ const (
 	ropeLlama3  = "llama3"
 	ropeYarn    = "yarn"
 	ropeLong    = "longrope"
+	ropeDynamic = "dynamic" // only with a factor alpha of the base
 )
 
 // ropeSpec is a RoPE setting as in metadata. The kind determines which fields are used.

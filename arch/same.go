@@ -42,12 +42,13 @@ func (c *Config) Same(other *Config, factors func(name string) []float32) error 
 	return nil
 }
 
-// scaled returns c with AttnScale set explicitly.
+// scaled returns c with AttnScale set explicitly, and without what depends on the file form.
 func (c *Config) scaled() *Config {
 	s := *c
 	if s.AttnScale == 0 {
 		s.AttnScale = invRoot(float64(s.HeadDim))
 	}
+	s.Latent.Joined = false // K and V may be one tensor or two
 	return &s
 }
 

@@ -37,6 +37,11 @@ const (
 	ConvIn                   // [3*width, width], like the roles below in layers with a ShortConv
 	Conv                     // [width, taps]
 	ConvOut                  // [width, width]
+	RouterBias               // [experts], added to the scores by which experts are chosen
+	SharedGate               // [shared ff, width], like the roles below in sparse layers with a shared expert
+	SharedUp                 // [shared ff, width]
+	SharedDown               // [width, shared ff]
+	SharedRouter             // [1, width], whose product's sigmoid multiplies the shared expert's output; in GGUF files [width]
 	roleCount
 )
 
@@ -45,6 +50,7 @@ var roleNames = [roleCount]string{
 	"q_norm", "k_norm", "ffn_norm", "gate", "up", "down", "attn_post_norm", "ffn_post_norm", "router", "attn_sinks",
 	"q_down", "q_down_norm", "kv_down", "kv_down_norm", "kv_up",
 	"conv_in", "conv", "conv_out",
+	"router_bias", "shared_gate", "shared_up", "shared_down", "shared_router",
 }
 
 // String returns the role's name in descriptors, such as "attn_norm".
@@ -111,9 +117,9 @@ func (c *Config) Tensor(r Role, layer int) string {
 }
 
 // BiasTensor returns the name of r's bias, or "" for roles that cannot have one. The bias exists
-// if c.Bias.Has(r), or if r is a norm and c.LayerNorm is set.
+// if c.Bias.Has(r), or if r is a norm and c.LayerNorm is set without c.PlainLayerNorm.
 func (c *Config) BiasTensor(r Role, layer int) string {
-	if stem := c.names.stem(r, layer); c.LayerNorm && r.norm() && stem != "" {
+	if stem := c.names.stem(r, layer); c.LayerNorm && !c.PlainLayerNorm && r.norm() && stem != "" {
 		return stem + ".bias"
 	}
 	return c.names.bias(r, layer)
@@ -152,6 +158,14 @@ func (c *Config) WantShape(r Role) []uint64 {
 		return []uint64{width, ff}
 	case Router:
 		return []uint64{uint64(c.Experts.Count), width}
+	case RouterBias:
+		return []uint64{uint64(c.Experts.Count)}
+	case SharedGate, SharedUp:
+		return []uint64{uint64(c.Experts.SharedFF), width}
+	case SharedDown:
+		return []uint64{width, uint64(c.Experts.SharedFF)}
+	case SharedRouter:
+		return []uint64{1, width}
 	case AttnSinks:
 		return []uint64{uint64(c.Heads)}
 	case ConvIn:
@@ -181,6 +195,12 @@ func (c *Config) Has(r Role, layer int) bool {
 		return !c.Layer[layer].Sparse
 	case Router:
 		return c.Layer[layer].Sparse
+	case RouterBias:
+		return c.Layer[layer].Sparse && c.Experts.RankBias
+	case SharedGate, SharedUp, SharedDown:
+		return c.Layer[layer].Sparse && c.Experts.SharedFF > 0
+	case SharedRouter:
+		return c.Layer[layer].Sparse && c.Experts.SharedGated
 	case AttnSinks:
 		return c.AttnSinks
 	case K, V:
@@ -232,6 +252,9 @@ func (c *Config) Check(src Source) error {
 
 func (c *Config) checkRole(src Source, r Role, layer int) error {
 	want := c.sourceShape(r)
+	if got, _ := src.Shape(c.Tensor(r, layer)); r == SharedRouter && len(got) == 1 {
+		want = want[1:]
+	}
 	weight := want
 	has := c.Has(r, layer)
 	if !has {
@@ -247,7 +270,7 @@ func (c *Config) checkRole(src Source, r Role, layer int) error {
 		}
 	}
 	var bias []uint64
-	if c.Bias.Has(r) && has || c.LayerNorm && r.norm() {
+	if c.Bias.Has(r) && has || c.LayerNorm && !c.PlainLayerNorm && r.norm() {
 		bias = want[:1]
 	}
 	return checkTensor(src, c.BiasTensor(r, layer), bias)

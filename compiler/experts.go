@@ -1,6 +1,7 @@
 package compiler
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -18,7 +19,11 @@ func (s *state) experts(p *program, l *layerPlan, y *value) (*value, error) {
 		return nil, err
 	}
 	ids, chosen := p.value(l.name("ffn.experts.ids"), e.Used), p.value(l.name("ffn.experts.weights"), e.Used)
-	p.emit(spot{role: roleRoute, layer: l}, routeArgs{}, []operand{logits.all()}, ids.all(), chosen.all())
+	route, err := s.routing(l)
+	if err != nil {
+		return nil, err
+	}
+	p.emit(spot{role: roleRoute, layer: l}, route, []operand{logits.all()}, ids.all(), chosen.all())
 
 	gate, err := s.expertProduct(p, spot{role: roleExpertGate, layer: l}, arch.ExpertGate, y, ids, e.Used)
 	if err != nil {
@@ -36,8 +41,81 @@ func (s *state) experts(p *program, l *layerPlan, y *value) (*value, error) {
 	}
 	at := spot{role: roleExpertSum, layer: l}
 	out := p.value(at.label(), s.cfg.Width)
-	p.emit(at, expertSumArgs{}, []operand{down.all(), chosen.all()}, out.all())
+	p.emit(at, expertSumArgs{used: e.Used}, []operand{down.all(), chosen.all()}, out.all())
 	return out, nil
+}
+
+// routing returns the arguments of the kernel that chooses experts.
+func (s *state) routing(l *layerPlan) (args, error) {
+	e := &s.cfg.Experts
+	if !e.Sigmoid && !e.RankBias && e.Groups == 0 && e.Scale == 0 {
+		return routeArgs{}, nil
+	}
+	a := routeScoredArgs{
+		experts: e.Count, used: e.Used, sigmoid: e.Sigmoid, overAll: e.OverAll, groups: max(e.Groups, 1), topGroups: max(e.TopGroups, 1), best: 1, scale: cmp.Or(e.Scale, 1),
+	}
+	if e.Sigmoid && e.Groups > 0 {
+		a.best = 2
+	}
+	if e.RankBias {
+		t, err := s.tensor(s.cfg.Tensor(arch.RouterBias, l.index))
+		if err != nil {
+			return nil, err
+		}
+		if a.bias, err = s.vector(l.name("ffn.router_bias"), t, e.Count); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// sharedExpert emits the expert that every position uses, and adds its output to x. y is the
+// normalised residual stream. If the output has a gate, that is the weight of an only expert.
+func (s *state) sharedExpert(p *program, l *layerPlan, x, y *value) error {
+	e := &s.cfg.Experts
+	if e.SharedFF == 0 {
+		return nil
+	}
+	var weights *value
+	if e.SharedGated {
+		w, err := s.sharedRouter(l)
+		if err != nil {
+			return err
+		}
+		at := spot{role: roleSharedRouter, layer: l}
+		logits := p.value(at.label(), 1)
+		p.emit(at, productArgs{wide: p.wide, w: w}, []operand{y.all()}, logits.all())
+		ids := p.value(l.name("ffn.shared.ids"), 1)
+		weights = p.value(l.name("ffn.shared.weights"), 1)
+		p.emit(spot{role: roleSharedRoute, layer: l}, routeScoredArgs{experts: 1, used: 1, sigmoid: true, overAll: true, groups: 1, topGroups: 1, best: 1, scale: 1},
+			[]operand{logits.all()}, ids.all(), weights.all())
+	}
+	down, err := s.dense(p, l, y, sharedFFN)
+	if err != nil {
+		return err
+	}
+	if weights != nil {
+		at := spot{role: roleSharedGated, layer: l}
+		gated := p.value(at.label(), s.cfg.Width)
+		p.emit(at, expertSumArgs{used: 1}, []operand{down.all(), weights.all()}, gated.all())
+		down = gated
+	}
+	s.residual(p, spot{role: roleSharedResidual, layer: l}, x, down)
+	return nil
+}
+
+// sharedRouter returns the matrix of one row whose product is the shared expert's gate. GGUF files
+// store it as a vector.
+func (s *state) sharedRouter(l *layerPlan) (*weight, error) {
+	t, err := s.tensor(s.cfg.Tensor(arch.SharedRouter, l.index))
+	if err != nil {
+		return nil, err
+	}
+	n := uint64(s.cfg.Width)
+	if !slices.Equal(t.Shape, []uint64{n}) && !slices.Equal(t.Shape, []uint64{1, n}) || !floating(t.Type) {
+		return nil, &TensorError{t.Name, fmt.Sprintf("type %s and shape %v, want [1 %d] of F32, F16 or BF16", t.Type, t.Shape, n)}
+	}
+	return s.share(&weight{name: l.name("ffn.shared_router"), rows: 1, cols: int(n), typ: t.Type, parts: []part{{tensor: t}}}), nil
 }
 
 // choice is a number of matrices, and how many of them a row is multiplied with.

@@ -2,13 +2,10 @@ package compiler
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
-	"math"
 
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -167,10 +164,19 @@ func (s *state) bodyInto(p *program, x *value) error {
 		}
 	}
 	for _, l := range s.layers {
-		if err := s.attention(p, l, x, angles[l.config.Rope], turn[l.config.Rope]); err != nil {
+		y, err := s.norm(p, spot{role: roleAttnNorm, layer: l}, x, arch.AttnNorm)
+		if err != nil {
 			return err
 		}
-		if err := s.feedForward(p, l, x); err != nil {
+		if err := s.attention(p, l, x, y, angles[l.config.Rope], turn[l.config.Rope]); err != nil {
+			return err
+		}
+		if !s.cfg.Parallel {
+			if y, err = s.norm(p, spot{role: roleFFNNorm, layer: l}, x, arch.FFNNorm); err != nil {
+				return err
+			}
+		}
+		if err := s.feedForward(p, l, x, y); err != nil {
 			return err
 		}
 	}
@@ -187,13 +193,9 @@ func (s *state) angles(p *program, i, still int) (*value, error) {
 		at = at.with(fmt.Sprintf(".%d", i))
 	}
 	invFreq, factors := r.For(int(s.t.Header.Context))
-	data := make([]byte, 0, 4*len(invFreq))
-	for _, f := range invFreq {
-		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(f))
-	}
 	a := anglesArgs{
 		half: r.Dim / 2, factor: r.AttnFactor, still: still,
-		invFreq: s.share(&weight{name: at.label() + ".inv_freq", rows: 1, cols: r.Dim / 2, typ: dtype.F32, parts: []part{{data: data}}}),
+		invFreq: s.constant(at.label()+".inv_freq", invFreq),
 	}
 	if factors != "" {
 		t, ok := s.in.Tensors.Tensor(factors)
@@ -254,12 +256,16 @@ func (s *state) outNorm(p *program, x *value, fromRow bool) (*value, error) {
 		return nil, err
 	}
 	a.fromRow = fromRow
-	// The logits are divided by dividing the input of their product.
-	if a.scale = s.cfg.LogitScale; a.scale != 0 && a.mean {
-		return nil, fmt.Errorf("compiler: a logit scale after a LayerNorm is not supported")
+	// The logits are scaled by scaling the input of their product.
+	factor := s.cfg.LogitScale
+	if !a.mean {
+		a.scale = factor
 	}
 	y := p.value(at.label(), s.cfg.Width)
 	p.emit(at, a, []operand{x.all()}, y.all())
+	if a.mean && factor != 0 {
+		p.emit(spot{role: roleOutScale}, scaleArgs{factors: s.constant("out.scale", []float32{factor}), span: 1}, nil, y.all())
+	}
 	return y, nil
 }
 

@@ -7,14 +7,11 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 )
 
-// attention emits a layer's attention block: norm, Q, K, V, QK norm, RoPE, KV write, attention,
-// output projection and residual; or the block that the layer has instead of attention.
-func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) error {
+// attention emits a layer's attention block after the norm with the result y: Q, K, V, QK norm, RoPE,
+// KV write, attention, output projection and residual; or the block that the layer has instead of
+// attention.
+func (s *state) attention(p *program, l *layerPlan, x, y, angles, turn *value) (err error) {
 	c := s.cfg
-	y, err := s.norm(p, spot{role: roleAttnNorm, layer: l}, x, arch.AttnNorm)
-	if err != nil {
-		return err
-	}
 	if l.config.Mixer == arch.ShortConv {
 		return s.shortConv(p, l, x, y)
 	}
@@ -31,13 +28,13 @@ func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) erro
 		}
 	}
 	q, k, v := qkv[0], qkv[1], qkv[2]
-	if c.QKNorm {
-		if err := s.headNorm(p, spot{role: roleQNorm, layer: l}, q, arch.QNorm, c.Heads); err != nil {
+	if c.QKNorm && !c.QKNormRotated {
+		if err := s.headNorms(p, l, q, k); err != nil {
 			return err
 		}
-		if err := s.headNorm(p, spot{role: roleKNorm, layer: l}, k, arch.KNorm, c.KVHeads); err != nil {
-			return err
-		}
+	}
+	if c.Temper.Scale != 0 && (l.config.NoRope || !c.Temper.NoRope) {
+		s.temper(p, l, q)
 	}
 	half := c.Ropes[l.config.Rope].Dim / 2
 	if l.config.NoRope {
@@ -45,6 +42,11 @@ func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) erro
 	} else {
 		p.emit(spot{role: roleQRope, layer: l}, ropeArgs{heads: c.Heads, half: half}, []operand{angles.all()}, q.all())
 		p.emit(spot{role: roleKRope, layer: l}, ropeArgs{heads: c.KVHeads, half: half}, []operand{angles.all()}, k.all())
+	}
+	if c.QKNorm && c.QKNormRotated {
+		if err := s.headNorms(p, l, q, k); err != nil {
+			return err
+		}
 	}
 	p.emit(spot{role: roleKVWrite, layer: l}, kvWriteArgs{kvHeads: c.KVHeads}, []operand{k.all(), v.all()}, l.k.all(), l.v.all())
 	in := []operand{q.all(), l.k.all(), l.v.all()}
@@ -87,6 +89,14 @@ func (s *state) attended(p *program, l *layerPlan, x, a *value) error {
 	return nil
 }
 
+// headNorms emits the norms of the heads of Q and K.
+func (s *state) headNorms(p *program, l *layerPlan, q, k *value) error {
+	if err := s.headNorm(p, spot{role: roleQNorm, layer: l}, q, arch.QNorm, s.cfg.Heads); err != nil {
+		return err
+	}
+	return s.headNorm(p, spot{role: roleKNorm, layer: l}, k, arch.KNorm, s.cfg.KVHeads)
+}
+
 // headNorm emits the norm of Q or K, either of each head or, with WideQKNorm, of all heads together.
 func (s *state) headNorm(p *program, at spot, v *value, from arch.Role, heads int) error {
 	n := s.cfg.HeadDim
@@ -114,12 +124,9 @@ func (s *state) attnSinks(name string, layer int) (*weight, error) {
 	return s.vector(name, t, s.cfg.Heads)
 }
 
-// feedForward emits a layer's feed-forward block, dense or with experts.
-func (s *state) feedForward(p *program, l *layerPlan, x *value) error {
-	y, err := s.norm(p, spot{role: roleFFNNorm, layer: l}, x, arch.FFNNorm)
-	if err != nil {
-		return err
-	}
+// feedForward emits a layer's feed-forward block, dense or with experts, after the norm with the
+// result y.
+func (s *state) feedForward(p *program, l *layerPlan, x, y *value) error {
 	residual := spot{role: roleFFNResidual, layer: l}
 	if l.config.Sparse {
 		sum, err := s.experts(p, l, y)
@@ -127,13 +134,9 @@ func (s *state) feedForward(p *program, l *layerPlan, x *value) error {
 			return err
 		}
 		s.residual(p, residual, x, sum)
-		return nil
+		return s.sharedExpert(p, l, x, y)
 	}
-	act, err := s.activated(p, y, l)
-	if err != nil {
-		return err
-	}
-	down, err := s.linear(p, spot{role: roleDown, layer: l}, act, arch.Down)
+	down, err := s.dense(p, l, y, denseFFN)
 	if err != nil {
 		return err
 	}
@@ -144,21 +147,38 @@ func (s *state) feedForward(p *program, l *layerPlan, x *value) error {
 	return nil
 }
 
+// ffn are the matrices of a feed-forward block that every position uses.
+type ffn struct{ gate, up, down arch.Role }
+
+var (
+	denseFFN  = ffn{arch.Gate, arch.Up, arch.Down}
+	sharedFFN = ffn{arch.SharedGate, arch.SharedUp, arch.SharedDown}
+)
+
+// dense emits such a block and returns the output of its down product.
+func (s *state) dense(p *program, l *layerPlan, y *value, of ffn) (*value, error) {
+	act, err := s.activated(p, y, l, of)
+	if err != nil {
+		return nil, err
+	}
+	return s.linear(p, spot{role: roleDown, layer: l}, act, of.down)
+}
+
 // activated emits the input of the down product: the activation of gate, times up, or the activation
 // of up in a model without gates.
-func (s *state) activated(p *program, y *value, l *layerPlan) (*value, error) {
+func (s *state) activated(p *program, y *value, l *layerPlan, of ffn) (*value, error) {
 	if s.cfg.Ungated {
 		return s.ungated(p, y, l)
 	}
-	gate, err := s.linear(p, spot{role: roleGate, layer: l}, y, arch.Gate)
+	gate, err := s.linear(p, spot{role: roleGate, layer: l}, y, of.gate)
 	if err != nil {
 		return nil, err
 	}
-	up, err := s.linear(p, spot{role: roleUp, layer: l}, y, arch.Up)
+	up, err := s.linear(p, spot{role: roleUp, layer: l}, y, of.up)
 	if err != nil {
 		return nil, err
 	}
-	act := p.value(l.name("ffn.act"), s.cfg.FF)
+	act := p.value(l.name("ffn.act"), gate.width)
 	p.emit(spot{role: roleSiLUMul, layer: l}, siluMulArgs{activation: uint32(s.cfg.Activation)}, []operand{gate.all(), up.all()}, act.all())
 	return act, nil
 }
@@ -205,13 +225,17 @@ func (s *state) normArgs(at spot, from arch.Role) (normArgs, error) {
 	if err != nil {
 		return a, err
 	}
-	t, err := s.tensor(s.cfg.BiasTensor(from, at.index()))
-	if err != nil {
-		return a, err
-	}
-	bias, err := s.vector(name+".bias", t, n)
-	if err != nil {
-		return a, err
+	var bias *weight
+	if s.cfg.PlainLayerNorm {
+		bias = s.constant(name+".bias", make([]float32, n))
+	} else {
+		t, err := s.tensor(s.cfg.BiasTensor(from, at.index()))
+		if err != nil {
+			return a, err
+		}
+		if bias, err = s.vector(name+".bias", t, n); err != nil {
+			return a, err
+		}
 	}
 	a.w = s.concatVectors(name, w, bias)
 	return a, nil

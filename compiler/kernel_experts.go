@@ -30,6 +30,41 @@ func (routeArgs) lower(l *lowering) {
 	kernels.RouteParams{Experts: uint32(e.Count), Used: uint32(e.Used)}.Put(&l.cmd)
 }
 
+// routeScoredArgs holds the arguments of route_scored, which chooses experts by scores of the logits
+// in[0]. out is as for route.
+type routeScoredArgs struct {
+	bias                    *weight // added to scores for the choice, or nil
+	experts, used           int
+	sigmoid, overAll        bool
+	groups, topGroups, best int
+	scale                   float32
+}
+
+func (routeScoredArgs) kernel() decl.ID      { return kernels.RouteScored }
+func (a routeScoredArgs) weights() []*weight { return []*weight{a.bias} }
+
+func (routeScoredArgs) threads(l *lowering) int { return routeArgs{}.threads(l) }
+
+func (a routeScoredArgs) lower(l *lowering) {
+	l.bind(kernels.RouteScoredBindLogits, l.n.in[0])
+	l.bindWeight(kernels.RouteScoredBindB, a.bias)
+	l.bind(kernels.RouteScoredBindIDs, l.n.out[0])
+	l.bind(kernels.RouteScoredBindWeights, l.n.out[1])
+	l.flag(kernels.RouteScoredSpecBias, a.bias != nil)
+	over := uint32(decl.OverChosen)
+	if a.overAll {
+		over = decl.OverAll
+	}
+	l.set(kernels.RouteScoredSpecOver, over)
+	sigmoid := uint32(0)
+	if a.sigmoid {
+		sigmoid = 1
+	}
+	kernels.RouteScoredParams{
+		Experts: uint32(a.experts), Used: uint32(a.used), Sigmoid: sigmoid, Groups: uint32(a.groups), TopGroups: uint32(a.topGroups), Best: uint32(a.best), Scale: a.scale,
+	}.Put(&l.cmd)
+}
+
 // expertProductArgs holds the arguments of expert_gemv: out[0] becomes the products of the
 // matrices of the experts in[1] with the input, which is in[0], or
 // silu(in[0]) * in[2]. If ids is not nil, all rows have the experts in ids, and in[1] is missing.
@@ -104,7 +139,8 @@ func (l *lowering) expertGroup(a expertProductArgs, out int) int {
 // in[0], weighted by in[1].
 type expertSumArgs struct {
 	unweighted
-	add bool // the sum is added to out[0]
+	used int  // results of a row
+	add  bool // the sum is added to out[0]
 }
 
 func (expertSumArgs) kernel() decl.ID    { return kernels.ExpertSum }
@@ -115,5 +151,5 @@ func (a expertSumArgs) lower(l *lowering) {
 	l.bind(kernels.ExpertSumBindWeights, l.n.in[1])
 	l.bind(kernels.ExpertSumBindOut, l.n.out[0])
 	l.set(kernels.ExpertSumSpecOutput, output(a.add))
-	kernels.ExpertSumParams{N: uint32(l.n.out[0].width), Used: uint32(l.s.cfg.Experts.Used)}.Put(&l.cmd)
+	kernels.ExpertSumParams{N: uint32(l.n.out[0].width), Used: uint32(a.used)}.Put(&l.cmd)
 }

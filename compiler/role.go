@@ -21,6 +21,7 @@ const (
 	roleKNorm
 	roleQRope
 	roleKRope
+	roleTemper
 	roleKVWrite
 	roleRopeKV
 	roleQDown
@@ -55,8 +56,14 @@ const (
 	roleExpertSum
 	roleFFNPostNorm
 	roleFFNResidual
+	// In layers with experts, roleGate, roleUp and roleDown are the shared expert's.
+	roleSharedRouter
+	roleSharedRoute
+	roleSharedGated
+	roleSharedResidual
 
 	roleOutNorm
+	roleOutScale
 	roleLogits
 	roleSoftCap
 	roleArgmaxPart
@@ -78,7 +85,7 @@ var roleNames = [roles]string{
 	roleEmbed: "embed", roleAngles: "rope",
 
 	roleAttnNorm: "attn.norm", roleQ: "attn.q", roleK: "attn.k", roleV: "attn.v", roleQKV: "attn.qkv",
-	roleQNorm: "attn.q_norm", roleKNorm: "attn.k_norm", roleQRope: "attn.q_rope", roleKRope: "attn.k_rope",
+	roleQNorm: "attn.q_norm", roleKNorm: "attn.k_norm", roleQRope: "attn.q_rope", roleKRope: "attn.k_rope", roleTemper: "attn.temper",
 	roleKVWrite: "attn.kv_write", roleRopeKV: "attn.rope_kv",
 	roleQDown: "attn.q_down", roleQDownNorm: "attn.q_down_norm", roleKVDown: "attn.kv_down", roleQLatent: "attn.q_latent", roleLatentKV: "attn.latent_kv",
 	roleVUp: "attn.v_up", roleAttention: "attn.attention", roleMerge: "attn.merge",
@@ -91,7 +98,9 @@ var roleNames = [roles]string{
 	roleExpertGateUp: "ffn.experts.gate_up", roleExpertSiLUMul: "ffn.experts.silu_mul", roleExpertDown: "ffn.experts.down",
 	roleExpertSum: "ffn.experts.sum", roleFFNPostNorm: "ffn.post_norm", roleFFNResidual: "ffn.residual",
 
-	roleOutNorm: "out.norm", roleLogits: "out.logits", roleSoftCap: "out.soft_cap",
+	roleSharedRouter: "ffn.shared_router", roleSharedRoute: "ffn.shared_route", roleSharedGated: "ffn.shared_gated", roleSharedResidual: "ffn.shared_residual",
+
+	roleOutNorm: "out.norm", roleOutScale: "out.scale", roleLogits: "out.logits", roleSoftCap: "out.soft_cap",
 	roleArgmaxPart: "out.argmax_part", roleArgmax: "out.argmax", roleRankPart: "rank.part", roleRank: "rank.entry",
 	roleSampleAdjust: "sample.adjust", roleSampleFilter: "sample.filter", roleSampleDraw: "sample.draw",
 	roleSampleChoose: "sample.choose", roleAccept: "verify.accept", roleDraft: "verify.draft",

@@ -1,7 +1,9 @@
 package compiler
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/pianola-engine/pianola/arch"
@@ -58,6 +60,15 @@ func (s *state) matrix(name string, role arch.Role, layer int) (*weight, error) 
 		return nil, &TensorError{t.Name, fmt.Sprintf("rows of %d elements are not whole blocks of %s", want[1], t.Type)}
 	}
 	return s.share(&weight{name: name, rows: int(count), cols: int(want[1]), typ: t.Type, parts: []part{partOf(t, first, count, total)}}), nil
+}
+
+// constant returns a weight of one row with the given elements.
+func (s *state) constant(name string, elements []float32) *weight {
+	data := make([]byte, 0, 4*len(elements))
+	for _, f := range elements {
+		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(f))
+	}
+	return s.share(&weight{name: name, rows: 1, cols: len(elements), typ: dtype.F32, parts: []part{{data: data}}})
 }
 
 // vector returns a weight of n elements that kernels read as float32.

@@ -300,6 +300,9 @@ func (p *pooling) describe(r *rand.Rand) (specs []uint32, params interface{ Put(
 		p.caches(int(q.KVHeads), d, int(q.Cap), 0, kind)
 		q.Cap, q.Tables, q.Table, q.Pool = rows, tables, entries, pool
 		return withConstant(c.specs, kernels.AttnTileSpecSequences, p.kind), q
+	case kernels.ScaleRowsParams:
+		p.row["x"] = words * int(q.Stride)
+		return withConstant(c.specs, kernels.ScaleRowsSpecSequences, p.kind), q
 	case kernels.ArgmaxParams:
 		p.state["stops"], p.state["tokens"] = words*(1+int(q.MaxStops)), words*int(q.Ring)
 		q.Pool = pool

@@ -226,6 +226,7 @@ func wholes() []whole {
 		list = append(list, w)
 	}
 	list = append(list, denseWholes()...)
+	list = append(list, familyWholes()...)
 	// Experts, and learned sink logits.
 	for i, w := range []whole{
 		{model: "variants/qwen3_moe", chip: "m4-pro", prompts: []int{1}, tokens: 6, fast: true},
@@ -273,13 +274,13 @@ func wholes() []whole {
 }
 
 // sampleOf returns the cases that every test run replays, with one prompt each: the two chips,
-// sanitizers, small chunks, experts, and an int8 cache.
+// sanitizers, small chunks, experts with two kinds of routers, and an int8 cache.
 func sampleOf(tb testing.TB, list []whole) []whole {
 	tb.Helper()
 	var sample []whole
 	for _, name := range []string{
 		"tiny/gemma2/m4-pro", "variants/qwen3_moe/m4-pro", "variants/gpt_oss/h200", "variants/gemma3_linear/h200/small",
-		"tiny/llama/m4-pro/small/q8_0",
+		"tiny/llama/m4-pro/small/q8_0", "variants/glm4_moe_qknorm/m4-pro",
 	} {
 		at := slices.IndexFunc(list, func(w whole) bool { return w.String() == name })
 		if at < 0 {

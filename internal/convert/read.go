@@ -66,7 +66,7 @@ func (m *Model) readColumns(typ dtype.Type, p *part, b *buffers, first, n uint64
 	from, to := r.Row(first), r.Row(first+n-1)+1
 	b.out = grow(b.out, (to-from)*width)
 	for j := range r.Columns {
-		if err := m.readAt(p, b.out, ((r.Matrix*r.Columns+j)*r.Stack+from)*width); err != nil {
+		if err := m.readAt(p, b.out, ((r.Matrix*r.Columns+r.Skip+j)*r.Stack+from)*width); err != nil {
 			return err
 		}
 		for i := range n {

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -113,14 +114,61 @@ func (m latentModel) logits(ids []int32) []float64 {
 		}
 		for p, x := range rows {
 			y := m.norm(in("post_attention_layernorm"), x, m.Eps)
-			gate, up := m.times(in("mlp.gate_proj"), y), m.times(in("mlp.up_proj"), y)
-			for i, g := range gate {
-				gate[i] = g / (1 + math.Exp(-g)) * up[i]
+			if !m.Sparse(l) {
+				rows[p] = plus(x, m.block(in("mlp."), y))
+				continue
 			}
-			rows[p] = plus(x, m.times(in("mlp.down_proj"), gate))
+			x = plus(x, m.block(in("mlp.shared_experts."), y))
+			for e, weight := range m.chosen(m.times(in("mlp.gate"), y)) {
+				for i, v := range m.block(in(fmt.Sprintf("mlp.experts.%d.", e)), y) {
+					x[i] += weight * v
+				}
+			}
+			rows[p] = x
 		}
 	}
 	return m.times("lm_head", m.norm("model.norm", rows[len(rows)-1], m.Eps))
+}
+
+// block returns the output of a gated feed-forward block whose tensors' names begin with name.
+func (m latentModel) block(name string, y []float64) []float64 {
+	gate, up := m.times(name+"gate_proj", y), m.times(name+"up_proj", y)
+	for i, g := range gate {
+		gate[i] = g / (1 + math.Exp(-g)) * up[i]
+	}
+	return m.times(name+"down_proj", gate)
+}
+
+// chosen returns the experts of a position and their weights: the softmax over all experts chooses
+// groups by their best expert, and then experts.
+func (m latentModel) chosen(logits []float64) map[int]float64 {
+	e := &m.Experts
+	sum := 0.0
+	for i, v := range logits {
+		logits[i] = math.Exp(v)
+		sum += logits[i]
+	}
+	best := func(values []float64, n int) (ids []int) {
+		for i := range values {
+			ids = append(ids, i)
+		}
+		slices.SortStableFunc(ids, func(a, b int) int { return cmp.Compare(values[b], values[a]) })
+		return ids[:n]
+	}
+	size := e.Count / e.Groups
+	groups := make([]float64, e.Groups)
+	for i, v := range logits {
+		groups[i/size] = max(groups[i/size], v)
+	}
+	candidates := make([]float64, e.Count)
+	for _, g := range best(groups, e.TopGroups) {
+		copy(candidates[g*size:], logits[g*size:][:size])
+	}
+	weights := map[int]float64{}
+	for _, i := range best(candidates, e.Used) {
+		weights[i] = e.Scale * logits[i] / sum
+	}
+	return weights
 }
 
 func softmaxOf(q []float64, keys, values [][][]float64, h int, scale float64, n int) []float64 {

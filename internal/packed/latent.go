@@ -6,21 +6,36 @@ import (
 	"math/rand/v2"
 )
 
-// Latent is a small model with latent attention and dense feed-forward blocks, in float32.
+// Latent is a small model with latent attention, in float32. Its feed-forward blocks are dense, or all
+// but the first have experts.
 type Latent struct {
 	Layers, Width, Heads, FF, Vocab        int
 	QRank, Rank, Nope, Rope, Value         int
 	Theta, Factor, Original, Mscale, AllOf float64 // YaRN if Factor is above 1
 	Eps                                    float64
+	Experts                                LatentExperts
 	Tensors                                map[string]Floats // set by Write
 }
 
-// Latents returns models with different sizes of heads and ranks, without and with a low rank of Q and YaRN.
+// LatentExperts are the experts of a Latent, of which there are none if Count is 0.
+type LatentExperts struct {
+	Count, Used, FF, Shared int
+	Groups, TopGroups       int
+	Scale                   float64
+}
+
+// Sparse reports whether a layer has experts.
+func (m *Latent) Sparse(layer int) bool { return m.Experts.Count > 0 && layer > 0 }
+
+// Latents returns models with different sizes of heads and ranks, without and with a low rank of Q,
+// YaRN, and experts.
 func Latents() map[string]*Latent {
 	return map[string]*Latent{
 		"direct": {Layers: 2, Width: 64, Heads: 4, FF: 96, Vocab: 512, Rank: 32, Nope: 16, Rope: 8, Value: 24, Theta: 10000, Eps: 1e-6},
 		"ranked": {Layers: 2, Width: 96, Heads: 6, FF: 64, Vocab: 512, QRank: 40, Rank: 64, Nope: 24, Rope: 32, Value: 12, Theta: 10000, Eps: 1e-2,
 			Factor: 8, Original: 64, Mscale: 0.707, AllOf: 0.707},
+		"experts": {Layers: 3, Width: 64, Heads: 4, FF: 96, Vocab: 512, Rank: 32, Nope: 16, Rope: 8, Value: 16, Theta: 10000, Eps: 1e-6,
+			Experts: LatentExperts{Count: 8, Used: 3, FF: 32, Shared: 2, Groups: 4, TopGroups: 2, Scale: 1.5}},
 	}
 }
 
@@ -39,6 +54,14 @@ func (m *Latent) Write(dir string) error {
 	if m.Factor > 0 {
 		config["rope_parameters"] = map[string]any{"rope_type": "yarn", "rope_theta": m.Theta, "factor": m.Factor,
 			"original_max_position_embeddings": m.Original, "mscale": m.Mscale, "mscale_all_dim": m.AllOf, "beta_fast": 32.0, "beta_slow": 1.0}
+	}
+	if e := &m.Experts; e.Count > 0 {
+		for key, value := range map[string]any{
+			"n_routed_experts": e.Count, "num_experts_per_tok": e.Used, "moe_intermediate_size": e.FF, "n_shared_experts": e.Shared, "first_k_dense_replace": 1,
+			"n_group": e.Groups, "topk_group": e.TopGroups, "topk_method": "group_limited_greedy", "routed_scaling_factor": e.Scale, "norm_topk_prob": false,
+		} {
+			config[key] = value
+		}
 	}
 	r := rand.New(rand.NewPCG(19, 2))
 	m.Tensors = map[string]Floats{}
@@ -73,9 +96,20 @@ func (m *Latent) Write(dir string) error {
 		norm(in("self_attn.kv_a_layernorm"), m.Rank)
 		matrix(in("self_attn.kv_b_proj"), m.Heads*(m.Nope+m.Value), m.Rank)
 		matrix(in("self_attn.o_proj"), m.Width, m.Heads*m.Value)
-		matrix(in("mlp.gate_proj"), m.FF, m.Width)
-		matrix(in("mlp.up_proj"), m.FF, m.Width)
-		matrix(in("mlp.down_proj"), m.Width, m.FF)
+		block := func(name string, ff int) {
+			matrix(in(name+"gate_proj"), ff, m.Width)
+			matrix(in(name+"up_proj"), ff, m.Width)
+			matrix(in(name+"down_proj"), m.Width, ff)
+		}
+		if !m.Sparse(l) {
+			block("mlp.", m.FF)
+			continue
+		}
+		matrix(in("mlp.gate"), m.Experts.Count, m.Width)
+		block("mlp.shared_experts.", m.Experts.Shared*m.Experts.FF)
+		for e := range m.Experts.Count {
+			block(fmt.Sprintf("mlp.experts.%d.", e), m.Experts.FF)
+		}
 	}
 	_, plain := New(config)
 	for name, f := range m.Tensors {
