@@ -1,15 +1,10 @@
 package responses
 
 import (
-	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -19,76 +14,25 @@ import (
 	"github.com/pianola-engine/pianola/internal/serve/backend"
 	"github.com/pianola-engine/pianola/internal/serve/engine"
 	"github.com/pianola-engine/pianola/internal/serve/enginetest"
-	"github.com/pianola-engine/pianola/internal/serve/fleet"
+	"github.com/pianola-engine/pianola/internal/serve/transcript"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden files")
-
-// one has a single model.
-type one struct{ m engine.Model }
-
-func (o one) Acquire(_ context.Context, name string) (engine.Model, string, func(), error) {
-	if name != "m" {
-		return nil, "", nil, fleet.ErrUnknown
-	}
-	return o.m, "m", func() {}, nil
-}
-
-func (o one) List() []backend.ModelInfo { return []backend.ModelInfo{{ID: "m"}} }
-
-// serve returns a mux with the service of a model that answers by a script.
-func serve(t testing.TB, reply func(enginetest.Input) enginetest.Script) *http.ServeMux {
-	t.Helper()
-	m, err := enginetest.New(enginetest.Options{Reply: reply})
-	if err != nil {
-		t.Fatal(err)
-	}
+// handler returns the endpoints over models.
+func handler(m backend.Models) *http.ServeMux {
 	mux := http.NewServeMux()
-	New(Options{Models: one{m}, Keep: Bound{Responses: 100, Bytes: 1 << 20}}).Register(mux)
+	New(Options{Models: m, Keep: Bound{Responses: 100, Bytes: 1 << 20}}).Register(mux)
 	return mux
 }
 
-// ask sends a request, and returns the reply.
-func ask(h http.Handler, method, path, body string) *httptest.ResponseRecorder {
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader(body)))
-	return w
-}
-
-var (
-	ids   = regexp.MustCompile(`\b(resp|msg|rs|fco?|call)_[a-z0-9]{26}\b`)
-	times = regexp.MustCompile(`"(created|completed)_at":\d+`)
-)
-
-// stable replaces the ids of a transcript by numbers, and its times.
-func stable(text string) string {
-	names := map[string]string{}
-	text = ids.ReplaceAllStringFunc(text, func(id string) string {
-		if names[id] == "" {
-			kind, _, _ := strings.Cut(id, "_")
-			names[id] = fmt.Sprintf("%s_%d", kind, len(names)+1)
-		}
-		return names[id]
-	})
-	return times.ReplaceAllString(text, `"${1}_at":1`)
-}
-
-// golden compares a transcript with a file of testdata.
-func golden(t *testing.T, name, got string) {
+// serve returns the endpoints over a model that answers by a script.
+func serve(t testing.TB, reply func(enginetest.Input) enginetest.Script) *http.ServeMux {
 	t.Helper()
-	path := filepath.Join("testdata", name+".txt")
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
-		t.Errorf("%s differs (-want +got); rewrite it with -update:\n%s", path, diff)
-	}
+	return handler(transcript.Scripted(t, reply))
+}
+
+// create asks for a response of the model.
+func create(h http.Handler, fields string) *httptest.ResponseRecorder {
+	return transcript.Ask(h, "POST", "/v1/responses", `{"model":"m",`+fields+`}`)
 }
 
 const tools = `"tools":[{"type":"function","name":"get_weather","description":"Weather","parameters":{"type":"object","properties":{"city":{"type":"string"}}}}]`
@@ -119,12 +63,7 @@ func TestTranscripts(t *testing.T) {
 		}, `"input":"Hi"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			mux := serve(t, c.reply)
-			whole := ask(mux, "POST", "/v1/responses", `{"model":"m",`+c.body+`}`)
-			streamed := ask(mux, "POST", "/v1/responses", `{"model":"m","stream":true,`+c.body+`}`)
-			text := fmt.Sprintf("%d %s\n%s\n\n%d %s\n%s", whole.Code, whole.Header().Get("Content-Type"), whole.Body,
-				streamed.Code, streamed.Header().Get("Content-Type"), streamed.Body)
-			golden(t, name, stable(text))
+			transcript.Golden(t, name, transcript.Both(serve(t, c.reply), "/v1/responses", c.body))
 		})
 	}
 }
@@ -138,7 +77,7 @@ func TestConversation(t *testing.T) {
 	})
 	send := func(body string) string {
 		t.Helper()
-		w := ask(mux, "POST", "/v1/responses", `{"model":"m",`+body+`}`)
+		w := create(mux, body)
 		if w.Code != http.StatusOK {
 			t.Fatalf("%s: %d %s", body, w.Code, w.Body)
 		}
@@ -161,10 +100,10 @@ func TestConversation(t *testing.T) {
 	send(`"input":[{"role":"user","content":"H"},{"type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":"hm"}]},` + call +
 		`,{"type":"function_call_output","call_id":"c1","output":[{"type":"input_text","text":"one"}]}]`)
 	see(`[user|H][assistant|<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>][tool|one]`)
-	if w := ask(mux, "DELETE", "/v1/responses/"+first, ""); w.Code != http.StatusOK {
+	if w := transcript.Ask(mux, "DELETE", "/v1/responses/"+first, ""); w.Code != http.StatusOK {
 		t.Errorf("deleting: %d %s", w.Code, w.Body)
 	}
-	if w := ask(mux, "POST", "/v1/responses", `{"model":"m","input":"H","previous_response_id":"`+second+`"}`); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), first) {
+	if w := create(mux, `"input":"H","previous_response_id":"`+second+`"`); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), first) {
 		t.Errorf("after its beginning is deleted, a conversation continues: %d %s", w.Code, w.Body)
 	}
 }
@@ -211,16 +150,16 @@ func TestRefusals(t *testing.T) {
 		{`"input":[{"type":"reasoning","summary":[],"encrypted_content":"x"}]`, "input[0].encrypted_content"},
 		{`"input":[{"type":"item_reference","id":"msg_x"}]`, "input[0]"},
 	} {
-		w := ask(mux, "POST", "/v1/responses", `{"model":"m",`+c.body+`}`)
+		w := create(mux, c.body)
 		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), `"param":"`+c.param+`"`) {
 			t.Errorf("%s: %d %s, expected a refusal of %s", c.body, w.Code, w.Body, c.param)
 		}
 	}
-	if w := ask(mux, "POST", "/v1/responses", `{"model":"other","input":"x"}`); w.Code != http.StatusNotFound {
+	if w := transcript.Ask(mux, "POST", "/v1/responses", `{"model":"other","input":"x"}`); w.Code != http.StatusNotFound {
 		t.Errorf("an unknown model: %d %s", w.Code, w.Body)
 	}
 	for _, body := range []string{``, `{`, `[]`, `{"model":"m","input":"x"} {}`, `{"model":"m","model":"m","input":"x"}`, "{\"model\":\"m\",\"input\":\"\xff\"}"} {
-		if w := ask(mux, "POST", "/v1/responses", body); w.Code != http.StatusBadRequest {
+		if w := transcript.Ask(mux, "POST", "/v1/responses", body); w.Code != http.StatusBadRequest {
 			t.Errorf("%q: %d %s", body, w.Code, w.Body)
 		}
 	}
@@ -229,83 +168,45 @@ func TestRefusals(t *testing.T) {
 // TestStored checks the endpoints of stored responses.
 func TestStored(t *testing.T) {
 	mux := serve(t, nil)
-	created := ask(mux, "POST", "/v1/responses", `{"model":"m","input":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}]}`)
+	created := create(mux, `"input":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}]`)
 	id := regexp.MustCompile(`resp_\w+`).FindString(created.Body.String())
 	item := regexp.MustCompile(`msg_\w+`).FindString(created.Body.String())
-	if w := ask(mux, "GET", "/v1/responses/"+id, ""); w.Body.String() != created.Body.String() {
+	if w := transcript.Ask(mux, "GET", "/v1/responses/"+id, ""); w.Body.String() != created.Body.String() {
 		t.Errorf("the stored response is %s, expected %s", w.Body, created.Body)
 	}
 	var text strings.Builder
 	for _, query := range []string{"", "?order=asc&limit=2", "?limit=0", "?order=up", "?after=x"} {
-		w := ask(mux, "GET", "/v1/responses/"+id+"/input_items"+query, "")
+		w := transcript.Ask(mux, "GET", "/v1/responses/"+id+"/input_items"+query, "")
 		fmt.Fprintf(&text, "%s %d\n%s\n", query, w.Code, w.Body)
 	}
-	golden(t, "input_items", stable(text.String()))
+	transcript.Golden(t, "input_items", text.String())
 	for path, want := range map[string]int{id + "?stream=true": 400, "resp_x": 404, "resp_x/input_items": 404} {
-		if w := ask(mux, "GET", "/v1/responses/"+path, ""); w.Code != want {
+		if w := transcript.Ask(mux, "GET", "/v1/responses/"+path, ""); w.Code != want {
 			t.Errorf("GET %s: %d %s, expected %d", path, w.Code, w.Body, want)
 		}
 	}
-	if w := ask(mux, "POST", "/v1/responses", `{"model":"m","input":[{"type":"item_reference","id":"`+item+`"}]}`); w.Code != http.StatusOK {
+	if w := create(mux, `"input":[{"type":"item_reference","id":"`+item+`"}]`); w.Code != http.StatusOK {
 		t.Errorf("a reference to an item: %d %s", w.Code, w.Body)
 	}
-	hidden := ask(mux, "POST", "/v1/responses", `{"model":"m","input":"x","store":false}`)
-	if w := ask(mux, "GET", "/v1/responses/"+regexp.MustCompile(`resp_\w+`).FindString(hidden.Body.String()), ""); w.Code != http.StatusNotFound {
+	hidden := create(mux, `"input":"x","store":false`)
+	if w := transcript.Ask(mux, "GET", "/v1/responses/"+regexp.MustCompile(`resp_\w+`).FindString(hidden.Body.String()), ""); w.Code != http.StatusNotFound {
 		t.Errorf("a response that was not to be stored: %d %s", w.Code, w.Body)
 	}
 }
 
-// TestDisconnect checks that a generation ends when its client goes away, and that its response is not
-// kept.
+// TestDisconnect checks that generations end when their clients go away, and that their responses are
+// not kept.
 func TestDisconnect(t *testing.T) {
-	m, err := enginetest.New(enginetest.Options{Info: engine.Info{Context: 1 << 20}, Reply: enginetest.Say(strings.Repeat("la ", 200_000))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := watched{m, make(chan bool), make(chan engine.Reason)}
-	mux := http.NewServeMux()
-	h := New(Options{Models: one{w}, Keep: Bound{Responses: 100, Bytes: 1 << 24}})
-	h.Register(mux)
-	server := httptest.NewServer(mux)
-	defer server.Close()
-	for _, stream := range []bool{false, true} {
-		ctx, cancel := context.WithCancel(t.Context())
-		body := fmt.Sprintf(`{"model":"m","input":"x","stream":%v}`, stream)
-		q, err := http.NewRequestWithContext(ctx, "POST", server.URL+"/v1/responses", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			if r, err := http.DefaultClient.Do(q); err == nil {
-				_, _ = io.Copy(io.Discard, r.Body) // until it is cancelled
-				r.Body.Close()
-			}
-		}()
-		<-w.began
-		cancel()
-		if reason := <-w.ended; reason == engine.Stopped {
-			t.Errorf("stream %v: the generation has not been cancelled", stream)
-		}
-	}
-	server.Close() // waits for the handlers
+	var h *Handler
+	transcript.Disconnect(t, "/v1/responses", `"input":"x"`, func(m backend.Models) http.Handler {
+		h = New(Options{Models: m, Keep: Bound{Responses: 100, Bytes: 1 << 24}})
+		mux := http.NewServeMux()
+		h.Register(mux)
+		return mux
+	})
 	if len(h.store.all) != 0 {
 		t.Errorf("%d cancelled responses are stored", len(h.store.all))
 	}
-}
-
-// watched reports the beginnings and the ends of a model's generations.
-type watched struct {
-	engine.Model
-	began chan bool
-	ended chan engine.Reason
-}
-
-// Generate generates, and reports its beginning and its end.
-func (w watched) Generate(ctx context.Context, g engine.Generation, yield func(engine.Token) bool) (engine.Result, error) {
-	w.began <- true
-	r, err := w.Model.Generate(ctx, g, yield)
-	w.ended <- r.Reason
-	return r, err
 }
 
 // FuzzRequest checks that no request panics or fails inside the service.
@@ -322,7 +223,7 @@ func FuzzRequest(f *testing.F) {
 	}
 	mux := serve(f, nil)
 	f.Fuzz(func(t *testing.T, body string) {
-		if w := ask(mux, "POST", "/v1/responses", body); w.Code >= 500 {
+		if w := transcript.Ask(mux, "POST", "/v1/responses", body); w.Code >= 500 {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 	})

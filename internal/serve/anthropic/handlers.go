@@ -1,0 +1,242 @@
+package anthropic
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	mathrand "math/rand/v2"
+	"net/http"
+	"strings"
+
+	"github.com/pianola-engine/pianola/internal/serve/backend"
+	"github.com/pianola-engine/pianola/internal/serve/engine"
+	"github.com/pianola-engine/pianola/internal/serve/fields"
+	"github.com/pianola-engine/pianola/internal/serve/keys"
+	"github.com/pianola-engine/pianola/internal/serve/observe"
+	"github.com/pianola-engine/pianola/internal/serve/turn"
+)
+
+// Options are the settings of a Handler.
+type Options struct {
+	Models backend.Models
+	Limits backend.Limits
+}
+
+// Handler serves the Messages API.
+type Handler struct{ o Options }
+
+// New returns a handler.
+func New(o Options) *Handler {
+	o.Limits = o.Limits.Defaults()
+	return &Handler{o}
+}
+
+// Register adds the endpoints to a mux.
+func (h *Handler) Register(mux *http.ServeMux) {
+	mux.HandleFunc("POST /v1/messages", func(w http.ResponseWriter, q *http.Request) { h.serve(w, q, false) })
+	mux.HandleFunc("POST /v1/messages/count_tokens", func(w http.ResponseWriter, q *http.Request) { h.serve(w, q, true) })
+}
+
+// version is the version of the API, which clients send in the header field anthropic-version.
+const version = "2023-06-01"
+
+// read reads a request.
+func (h *Handler) read(w http.ResponseWriter, q *http.Request, count bool) (*request, *engine.Conversation, error) {
+	if v := q.Header.Get("Anthropic-Version"); v != "" && v != version {
+		return nil, nil, &fields.Error{Why: "the header field anthropic-version must be " + version}
+	}
+	body, err := backend.Body(w, q, h.o.Limits)
+	if err != nil {
+		return nil, nil, err
+	}
+	r := newRequest()
+	if err := fields.Read(body, requestFields, r); err != nil {
+		return nil, nil, err
+	}
+	if err := r.check(count); err != nil {
+		return nil, nil, err
+	}
+	c, err := r.conversation()
+	return r, c, err
+}
+
+// serve serves both endpoints. count asks for the number of the prompt's tokens alone.
+func (h *Handler) serve(w http.ResponseWriter, q *http.Request, count bool) {
+	ctx, cancel, err := backend.Deadline(q, h.o.Limits)
+	if err != nil {
+		fail(w, q.Context(), err)
+		return
+	}
+	defer cancel()
+	if err := h.answer(w, q.WithContext(ctx), count); err != nil {
+		fail(w, ctx, err)
+	}
+}
+
+// tokens is the reply to a request to count tokens.
+type tokens struct {
+	InputTokens int `json:"input_tokens"`
+}
+
+// answer answers a request. An error has not been sent.
+func (h *Handler) answer(w http.ResponseWriter, q *http.Request, count bool) error {
+	ctx := q.Context()
+	r, c, err := h.read(w, q, count)
+	if err != nil {
+		return err
+	}
+	m, id, release, err := h.o.Models.Acquire(ctx, r.model)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if !count {
+		observe.From(ctx).Queued(id, "chat")
+	}
+	p, err := m.Chat(ctx, *c)
+	if err != nil {
+		return err
+	}
+	if count {
+		return send(w, http.StatusOK, tokens{len(p.IDs)})
+	}
+	a := &answer{
+		message: &Message{
+			ID: newID("msg"), Type: "message", Role: "assistant", Model: r.model, Content: []Block{},
+			Usage: Usage{InputTokens: len(p.IDs)},
+		},
+		thinks: r.thinks, oneCall: r.oneCall, stops: r.stops,
+	}
+	t := &turn.Request{Conversation: c, Choices: 1, Generation: engine.Generation{
+		MaxTokens: r.maxTokens, Stop: r.stops, User: keys.Name(ctx), Sampling: engine.Sampling{
+			Seed: mathrand.Uint64(), Temperature: r.temperature, TopP: r.topP, TopK: r.topK,
+		},
+	}}
+	m = rendered{m, p}
+	if r.stream {
+		h.stream(w, ctx, m, t, a)
+		return nil
+	}
+	a.send = func(*event) error { return nil }
+	if err := run(ctx, m, t, a); err != nil {
+		return err
+	}
+	return send(w, http.StatusOK, a.message)
+}
+
+// rendered is a model with a conversation that is rendered already.
+type rendered struct {
+	engine.Model
+	prompt *engine.Prompt
+}
+
+// Chat returns the rendered conversation.
+func (r rendered) Chat(context.Context, engine.Conversation) (*engine.Prompt, error) {
+	return r.prompt, nil
+}
+
+// stream answers a request with a stream of events.
+func (h *Handler) stream(w http.ResponseWriter, ctx context.Context, m engine.Model, t *turn.Request, a *answer) {
+	out := backend.NewStream(w, h.o.Limits)
+	defer out.Close()
+	a.send = func(e *event) error {
+		b, err := marshal(e)
+		if err != nil {
+			return err
+		}
+		return out.Event(e.Type, b)
+	}
+	err := run(ctx, m, t, a)
+	if err == nil {
+		return
+	}
+	e := backend.ErrorOf(err)
+	e.Report(ctx)
+	out.Fail(func(w http.ResponseWriter) { write(w, e) }, func() error {
+		return a.send(&event{Type: "error", Error: &fault{kind(e.Status), e.Error()}})
+	})
+}
+
+// run runs a turn.
+func run(ctx context.Context, m engine.Model, t *turn.Request, a *answer) error {
+	var done turn.Done
+	u, err := turn.Run(ctx, m, t, func(e turn.Event) error {
+		if e.Done != nil {
+			done = *e.Done
+		}
+		return a.add(e)
+	})
+	if err != nil && !errors.Is(err, errOneCall) {
+		return err
+	}
+	return a.end(done.Result, u, t.Generation.MaxTokens)
+}
+
+// newID returns a new id with a prefix.
+func newID(prefix string) string { return prefix + "_" + strings.ToLower(rand.Text()) }
+
+// fault is an error in Anthropic's form.
+type fault struct {
+	Type    string `json:"type"`
+	Message string `json:"message"`
+}
+
+// kind returns Anthropic's type of an error with an HTTP status.
+func kind(status int) string {
+	switch status {
+	case http.StatusUnauthorized:
+		return "authentication_error"
+	case http.StatusForbidden:
+		return "permission_error"
+	case http.StatusNotFound:
+		return "not_found_error"
+	case http.StatusRequestEntityTooLarge:
+		return "request_too_large"
+	case http.StatusTooManyRequests:
+		return "rate_limit_error"
+	case http.StatusGatewayTimeout:
+		return "timeout_error"
+	case http.StatusServiceUnavailable:
+		return "overloaded_error"
+	}
+	if status >= 500 {
+		return "api_error"
+	}
+	return "invalid_request_error"
+}
+
+// fail answers a request with an error, and reports it.
+func fail(w http.ResponseWriter, ctx context.Context, err error) {
+	e := backend.ErrorOf(err)
+	e.Report(ctx)
+	write(w, e)
+}
+
+// write writes an error.
+func write(w http.ResponseWriter, e *backend.Error) {
+	e.SetHeader(w.Header())
+	_ = send(w, e.Status, event{Type: "error", Error: &fault{kind(e.Status), e.Error()}}) // it has a JSON form
+}
+
+// send writes JSON. An error has not been sent.
+func send(w http.ResponseWriter, status int, v any) error {
+	b, err := marshal(v)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(b) // a failed write means that the client is gone
+	return nil
+}
+
+// marshal returns the JSON of v. Characters of HTML stay as they are.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}
