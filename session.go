@@ -35,6 +35,10 @@ type SessionOptions struct {
 	// Priority ranks the calls of sessions of a model with Options.Parallel; larger ones go first.
 	// A level of priority is worth a second of waiting, so that every call is served.
 	Priority int
+	// Space is the namespace of the pages that prompts with the same beginning share in a model with
+	// Options.Parallel. Sessions share pages with those of the same namespace only: the time to the first
+	// token, which depends on the pages found, then tells one user nothing about the prompts of others.
+	Space string
 	// NoReuse prefills each whole prompt from its first token, even if the context begins
 	// with the same tokens. See GenerateOptions.Whole.
 	NoReuse bool
@@ -54,7 +58,7 @@ type Rollover struct {
 
 func (m *Model) replayOptions(o SessionOptions) replay.SessionOptions {
 	ro := replay.SessionOptions{
-		Chain: o.Chain, ChainTime: o.ChainTime, Reserve: o.Reserve, Priority: o.Priority, NoReuse: o.NoReuse, Rollover: replay.Rollover(o.Rollover),
+		Chain: o.Chain, ChainTime: o.ChainTime, Reserve: o.Reserve, Priority: o.Priority, Space: o.Space, NoReuse: o.NoReuse, Rollover: replay.Rollover(o.Rollover),
 	}
 	if o.ChainTime == 0 && m.realTime {
 		ro.ChainTime = RealTimeChain

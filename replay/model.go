@@ -224,6 +224,9 @@ type SessionOptions struct {
 	// Priority ranks the calls of sessions of a model for many sequences: larger ones first. Calls
 	// of lower priority wait longer, but not for ever.
 	Priority int
+	// Space is the namespace of the KV pages that prompts with the same beginning share, in a model for
+	// many sequences. Sessions share pages with those of the same namespace only.
+	Space string
 	// NoReuse makes Reprompt, RepromptLogits and RepromptHidden prefill all tokens, even
 	// those that the context already holds.
 	NoReuse bool

@@ -145,7 +145,7 @@ func (m *Model) newParallel(o SessionOptions, c *batch.Context) (*Session, error
 		return nil, &ParallelError{noReserve}
 	}
 	if c == nil {
-		c = m.engine.NewContext("")
+		c = m.engine.NewContext(o.Space)
 	}
 	s := &Session{session: &session{m: m, o: o, ids: make([]int32, m.t.Header.Context+1), par: &parallel{c: c}}}
 	s.par.choice = &choice{stops: encodeStops(o.StopIDs)}

@@ -10,6 +10,8 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
+
+	"github.com/pianola-engine/pianola/internal/serve/backend"
 )
 
 // bounds returns a handler that reads the body of a request before next sees it, within the bounds of the
@@ -27,7 +29,7 @@ func (s *Server) bounds(next http.Handler) http.Handler {
 			body, err := s.readBody(w, r)
 			defer s.bodies.Add(-int64(cap(body)))
 			if err != nil {
-				s.fail(out, r, err)
+				s.fail(out, r, backend.ErrorOf(err))
 				return
 			}
 			r.Body = io.NopCloser(bytes.NewReader(body))
@@ -39,7 +41,7 @@ func (s *Server) bounds(next http.Handler) http.Handler {
 // readBody reads the body of a request. Its memory counts in s.bodies from the beginning, also after an
 // error.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, err error) {
-	tooLong := &httpError{status: http.StatusRequestEntityTooLarge, why: fmt.Sprintf("the body has more than %d bytes", s.o.MaxBody)}
+	tooLong := refusal(http.StatusRequestEntityTooLarge, "", fmt.Sprintf("the body has more than %d bytes", s.o.MaxBody))
 	if r.ContentLength > s.o.MaxBody {
 		return nil, tooLong
 	}
@@ -68,11 +70,11 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 			}
 			return body, nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return body, &httpError{status: http.StatusRequestTimeout, why: fmt.Sprintf("the body did not arrive within %v", s.o.ReadTimeout)}
+			return body, refusal(http.StatusRequestTimeout, "", fmt.Sprintf("the body did not arrive within %v", s.o.ReadTimeout))
 		case errors.As(err, new(*http.MaxBytesError)):
 			return body, tooLong
 		}
-		return body, &httpError{status: http.StatusBadRequest, why: "the body cannot be read"}
+		return body, refusal(http.StatusBadRequest, "", "the body cannot be read")
 	}
 }
 
@@ -82,7 +84,7 @@ func grow(body []byte, first, most int64, total *atomic.Int64, bound int64) ([]b
 	more := size - int64(cap(body))
 	if total.Add(more) > bound {
 		total.Add(-more)
-		return nil, &httpError{status: http.StatusServiceUnavailable, why: "the bodies of other requests take all the memory for bodies", retry: time.Second}
+		return nil, refusal(http.StatusServiceUnavailable, "", "the bodies of other requests take all the memory for bodies")
 	}
 	return append(make([]byte, 0, size), body...), nil
 }

@@ -28,7 +28,7 @@ func checkOrigins(origins []string) error {
 func (s *Server) browsers(next http.Handler) http.Handler {
 	guard := http.NewCrossOriginProtection()
 	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, &httpError{status: http.StatusForbidden, why: "pages of other origins may not use this service; its option --cors-origin admits them"})
+		s.fail(w, r, refusal(http.StatusForbidden, "", "pages of other origins may not use this service; its option --cors-origin admits them"))
 	}))
 	guarded := next
 	if s.o.Keys == nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/pianola-engine/pianola/internal/serve/backend"
 	"github.com/pianola-engine/pianola/internal/serve/engine"
 	"github.com/pianola-engine/pianola/internal/serve/fleet"
 	"github.com/pianola-engine/pianola/internal/serve/observe"
@@ -99,6 +100,41 @@ func (s *Server) table(_ context.Context, name string) (t *table.Table) {
 		}
 	})
 	return t
+}
+
+// catalog gives handlers the models of the service.
+type catalog struct{ s *Server }
+
+var _ backend.Models = catalog{}
+
+// Acquire returns a model for use; it loads the model if necessary.
+func (c catalog) Acquire(ctx context.Context, name string) (engine.Model, string, func(), error) {
+	lease, err := c.s.models.Acquire(ctx, name)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	return lease.Model(), lease.Entry().ID, lease.Release, nil
+}
+
+// List returns the models in the order of the options.
+func (c catalog) List() []backend.ModelInfo {
+	contexts := map[string]int{}
+	c.s.models.Visit(func(e fleet.Entry, m engine.Model) { contexts[e.ID] = m.Info().Context })
+	var all []backend.ModelInfo
+	for _, e := range c.s.o.Models {
+		context, loaded := contexts[e.ID]
+		info := backend.ModelInfo{ID: e.ID, Aliases: e.Aliases, Loaded: loaded, Context: context}
+		if c.s.o.Created != nil {
+			info.Created = c.s.o.Created(e)
+		}
+		all = append(all, info)
+	}
+	return all
+}
+
+// limits returns the bounds of handlers.
+func (s *Server) limits() backend.Limits {
+	return backend.Limits{Body: s.o.MaxBody, Write: s.o.WriteTimeout}
 }
 
 // limited is a model that bounds the tokens of an answer.

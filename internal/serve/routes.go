@@ -5,11 +5,11 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/pianola-engine/pianola/internal/serve/keys"
 	"github.com/pianola-engine/pianola/internal/serve/observe"
 	"github.com/pianola-engine/pianola/internal/serve/page"
+	"github.com/pianola-engine/pianola/internal/serve/responses"
 )
 
 // connectionLog lowers the level of net/http's messages about single connections, such as failed
@@ -68,8 +68,12 @@ func (s *Server) route() error {
 	return nil
 }
 
+// kept bounds the responses in memory to which later requests refer.
+var kept = responses.Bound{Responses: 10_000, Bytes: 128 << 20}
+
 // register adds the endpoints.
 func (s *Server) register() error {
+	responses.New(responses.Options{Models: catalog{s}, Limits: s.limits(), Keep: kept}).Register(s.api)
 	return nil
 }
 
@@ -94,7 +98,7 @@ func (s *Server) endpoint(r *http.Request) string {
 func (s *Server) gated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.gate.enter() {
-			s.fail(w, r, &httpError{status: http.StatusServiceUnavailable, code: "shutting_down", why: "the service is shutting down", retry: time.Second})
+			s.fail(w, r, refusal(http.StatusServiceUnavailable, "shutting_down", "the service is shutting down"))
 			return
 		}
 		defer s.gate.leave()
@@ -128,11 +132,11 @@ func (s *Server) unknown(w http.ResponseWriter, r *http.Request) {
 		h, _ := mux.Handler(r)
 		if probe := (&probe{header: http.Header{}}); probe.status(h, r) == http.StatusMethodNotAllowed {
 			w.Header().Set("Allow", probe.header.Get("Allow"))
-			s.fail(w, r, &httpError{status: http.StatusMethodNotAllowed, why: "the endpoint does not support this method"})
+			s.fail(w, r, refusal(http.StatusMethodNotAllowed, "", "the endpoint does not support this method"))
 			return
 		}
 	}
-	s.fail(w, r, &httpError{status: http.StatusNotFound, code: "unknown_endpoint", why: "there is no such endpoint"})
+	s.fail(w, r, refusal(http.StatusNotFound, "unknown_endpoint", "there is no such endpoint"))
 }
 
 // probe is a http.ResponseWriter that keeps the status and the header only.

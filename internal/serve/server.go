@@ -36,6 +36,7 @@ type Options struct {
 	Models       []fleet.Entry
 	Load         func(context.Context, fleet.Entry) (engine.Model, error)
 	Size         func(context.Context, fleet.Entry) (int64, error) // needed with a MemoryBudget
+	Created      func(fleet.Entry) time.Time                       // time of a model's file; nil if it is not known
 	MemoryBudget int64                                             // bytes of all loaded models; 0 means no limit
 	Keep         time.Duration                                     // as in fleet.Options
 
@@ -194,7 +195,12 @@ const finalTime = 5 * time.Second
 func (s *Server) Shutdown(ctx context.Context, drain time.Duration) error {
 	s.observer.Drain()
 	s.gate.close()
-	s.log.Info("shutting down", "drain", drain.String())
+	s.mu.Lock()
+	began := len(s.servers) > 0
+	s.mu.Unlock()
+	if began {
+		s.log.Info("shutting down", "drain", drain.String())
+	}
 	patience, cancel := context.WithTimeout(ctx, drain)
 	done := s.gate.wait(patience)
 	cancel()
@@ -216,6 +222,8 @@ func (s *Server) Shutdown(ctx context.Context, drain time.Duration) error {
 		}
 	}
 	errs = append(errs, s.models.Close(final))
-	s.log.Info("stopped", "complete", done)
+	if began {
+		s.log.Info("stopped", "complete", done)
+	}
 	return errors.Join(errs...)
 }

@@ -207,14 +207,14 @@ func TestKeys(t *testing.T) {
 		"POST /v1/echo": echo, "POST /v1/messages": echo,
 		"POST /v1/hold": func(http.ResponseWriter, *http.Request) { close(held); <-hold },
 	})
-	s.want(t, 401, "missing_api_key", "POST", "/v1/echo", "")
+	s.want(t, 401, "API key is required", "POST", "/v1/echo", "")
 	s.want(t, 401, "invalid_api_key", "POST", "/v1/echo", "", "Authorization", "Bearer sk-wrong-0123456789")
 	s.want(t, 401, `"type":"error"`, "POST", "/v1/messages", "")
 	for _, open := range []string{"/healthz", "/"} {
 		s.want(t, 200, "", "GET", open, "")
 	}
 	for _, closed := range []string{"/metrics", "/status", "/table/one"} {
-		s.want(t, 401, "missing_api_key", "GET", closed, "")
+		s.want(t, 401, "API key is required", "GET", closed, "")
 	}
 	bearer := []string{"Authorization", "Bearer " + key}
 	for range 5 {

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pianola-engine/pianola/internal/serve/engine"
+	"github.com/pianola-engine/pianola/internal/serve/fleet"
 	"github.com/pianola-engine/pianola/internal/serve/observe"
 )
 
@@ -56,7 +56,7 @@ func TestShutdown(t *testing.T) {
 		case <-done:
 			fmt.Fprint(w, "complete")
 		case <-r.Context().Done():
-			if !errors.Is(context.Cause(r.Context()), engine.ErrClosed) {
+			if !errors.Is(context.Cause(r.Context()), fleet.ErrClosed) {
 				t.Error(context.Cause(r.Context()))
 			}
 			observe.From(r.Context()).Failed("shutdown", nil)

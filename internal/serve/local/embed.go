@@ -139,8 +139,3 @@ func poolingIn(path string) pianola.Pooling {
 	}
 	return pianola.PoolMean
 }
-
-// Rerank is not supported by any model so far.
-func (m *Model) Rerank(context.Context, string, []string) ([]float64, int, error) {
-	return nil, 0, engine.ErrUnsupported
-}

@@ -24,7 +24,7 @@ func (m *Model) Generate(ctx context.Context, g engine.Generation, yield func(en
 	if len(ids) >= m.info.Context {
 		return r, engine.ErrContextFull
 	}
-	s, err := m.m.NewSession(pianola.SessionOptions{IgnoreStops: g.IgnoreStops})
+	s, err := m.m.NewSession(pianola.SessionOptions{IgnoreStops: g.IgnoreStops, Space: g.User})
 	if err != nil {
 		return r, failure(err)
 	}
@@ -73,7 +73,7 @@ func (m *Model) options(g *engine.Generation) pianola.GenerateOptions {
 	if p.LogProbs > 0 {
 		o.Sampling.LogProbs = max(1, p.LogProbs-1) // the library gives a token's own with the first alternative
 	}
-	if g.User != "" || g.CachePrompt != nil && !*g.CachePrompt {
+	if g.CachePrompt != nil && !*g.CachePrompt {
 		o.Request.Prefix = pianola.PrefixOff
 	}
 	return o

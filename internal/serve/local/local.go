@@ -21,10 +21,12 @@ import (
 // Options are the settings of Open.
 type Options struct {
 	// Library are the options of pianola.Open. Parallel must be at least 1. Open sets the options of the
-	// table that the service needs: Hidden and LogProbs.
+	// table that the service needs: Hidden and LogProbs, and AllLogits for a model that reranks.
 	Library pianola.Options
 	// Template is the text of a chat template to use instead of the model's.
 	Template string
+	// Rerank is the text for reranking to use instead of the model's; see rerankKey.
+	Rerank string
 	// Now is the clock of templates that print the date; nil means time.Now.
 	Now func() time.Time
 }
@@ -37,6 +39,8 @@ type Model struct {
 	now     func() time.Time
 	marks   *marker
 	pooling pianola.Pooling
+	rerank  string   // the text for reranking, or ""
+	answers [2]int32 // tokens of yes and no
 
 	sources   chat.Sources
 	talk      *template // without tools; nil if the model has no chat template
@@ -47,7 +51,7 @@ var _ engine.Model = (*Model)(nil)
 
 // Open loads a model. The errors are those of pianola.Open, and errors of the model's chat template.
 func Open(ctx context.Context, path string, o Options) (*Model, error) {
-	lo, err := o.library()
+	lo, err := o.library(path)
 	if err != nil {
 		return nil, err
 	}
@@ -62,19 +66,26 @@ func Open(ctx context.Context, path string, o Options) (*Model, error) {
 	return m, nil
 }
 
-// library returns the options of pianola.Open and pianola.Plan.
-func (o *Options) library() (pianola.Options, error) {
+// library returns the options of pianola.Open and pianola.Plan, and sets Rerank if the model has such a text.
+func (o *Options) library(path string) (pianola.Options, error) {
 	lo := o.Library
 	if lo.Parallel < 1 {
 		return lo, fmt.Errorf("local: Parallel is %d", lo.Parallel)
 	}
-	lo.Table.Hidden, lo.Table.LogProbs = true, true
+	if o.Rerank == "" {
+		h, err := pianola.OpenHeader(path, lo.Architectures)
+		if err != nil {
+			return lo, err
+		}
+		o.Rerank = rerankText(h.Directory())
+	}
+	lo.Table.Hidden, lo.Table.LogProbs, lo.Table.AllLogits = true, true, o.Rerank != ""
 	return lo, nil
 }
 
 // Size returns the bytes of memory that a model will need. It reads no weights.
 func Size(path string, o Options) (int64, error) {
-	lo, err := o.library()
+	lo, err := o.library(path)
 	if err != nil {
 		return 0, err
 	}
@@ -107,6 +118,11 @@ func (m *Model) prepare(o Options) (err error) {
 	}
 	m.marks = newMarker(m.tok)
 	m.pooling = poolingOf(dir)
+	if m.rerank = o.Rerank; m.rerank != "" {
+		if err := m.prepareRerank(); err != nil {
+			return err
+		}
+	}
 	return m.prepareChat(o.Template)
 }
 

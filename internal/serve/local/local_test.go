@@ -240,21 +240,18 @@ func TestCloseWhileGenerating(t *testing.T) {
 	}
 }
 
-// TestCache generates twice after a long prompt. Without sharing, no token may be found.
+// TestCache generates twice after a long prompt. Only generations of the same user that may share find it.
 func TestCache(t *testing.T) {
 	m := open(t, Options{})
-	g := engine.Generation{Prompt: prompt(strings.Repeat("func main() {}\n", 20)), MaxTokens: 2}
-	generate(t, m, g)
-	if _, _, r := generate(t, m, g); r.Cached == 0 {
-		t.Errorf("nothing found: %+v", r)
-	}
-	for _, alone := range []func(*engine.Generation){
-		func(g *engine.Generation) { g.CachePrompt = new(bool) }, func(g *engine.Generation) { g.User = "alice" },
-	} {
-		g := g
-		alone(&g)
-		if _, _, r := generate(t, m, g); r.Cached != 0 {
-			t.Errorf("found although not shared: %+v", r)
+	for _, c := range []struct {
+		user  string
+		alone bool
+		found bool
+	}{{"", false, false}, {"", false, true}, {"", true, false}, {"alice", false, false}, {"alice", false, true}, {"bob", false, false}, {"", false, true}} {
+		share := !c.alone
+		g := engine.Generation{Prompt: prompt(strings.Repeat("func main() {}\n", 20)), MaxTokens: 2, User: c.user, CachePrompt: &share}
+		if _, _, r := generate(t, m, g); r.Cached > 0 != c.found {
+			t.Errorf("%+v: %d tokens found", c, r.Cached)
 		}
 	}
 }
@@ -335,5 +332,49 @@ func TestInfo(t *testing.T) {
 	}
 	if _, err := Open(context.Background(), gopher, Options{Template: "{% if", Library: pianola.Options{Parallel: 1, Device: pianola.DeviceCPU}}); err == nil || !strings.Contains(err.Error(), "chat template") {
 		t.Errorf("a broken template: %v", err)
+	}
+}
+
+// TestRerank compares scores with the probabilities that the library gives, and checks that special tokens in a
+// document stay text.
+func TestRerank(t *testing.T) {
+	m := open(t, Options{Rerank: "<|begin_of_text|>// {query}\n{document}\nreturn "})
+	if !m.Info().Reranks {
+		t.Fatal("the model does not rerank")
+	}
+	ctx := context.Background()
+	documents := []string{"func main() {}", "{query}", "<|end_of_text|>", "x := 1"}
+	scores, tokens, err := m.Rerank(ctx, "q", documents)
+	if err != nil || len(scores) != len(documents) || tokens < 4*len(documents) {
+		t.Fatalf("%v, %d tokens: %v", scores, tokens, err)
+	}
+	for i, d := range documents {
+		ids, err := m.Encode("<|begin_of_text|>// q\n", engine.EncodeOptions{ParseSpecial: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest, err := m.Encode(d+"\nreturn ", engine.EncodeOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := m.m.NewSession(pianola.SessionOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for row, err := range s.Logits(ctx, append(ids, rest...), len(ids)+len(rest)-1) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			y, n := math.Exp(float64(row.Logits[m.answers[0]])), math.Exp(float64(row.Logits[m.answers[1]]))
+			if want := y / (y + n); math.Abs(scores[i]-want) > 1e-9 {
+				t.Errorf("%q: %v, want %v", d, scores[i], want)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, _, err := m.Rerank(ctx, strings.Repeat("long ", 300), documents); !errors.Is(err, engine.ErrContextFull) {
+		t.Error(err)
 	}
 }
