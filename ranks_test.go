@@ -26,7 +26,8 @@ var ranks = map[string]int{
 	"internal/serve/backend":    1,
 	"internal/serve/answers":    2,
 	"internal/serve/responses":  2, "internal/serve/anthropic": 2, "internal/serve/transcript": 4,
-	"internal/apicheck": 0, "internal/apicheck/cmd": 1,
+	"internal/serve/openai": 5,
+	"internal/apicheck":     0, "internal/apicheck/cmd": 1,
 	"internal/serve/local": 10, "internal/serve": 6, "bench": 10, "internal/conform": 10, "internal/e2e": 10,
 	"cmd/pianola": 11, "bench/peer": 11, "examples/service": 11, "examples/c": 11, "internal/metal/pipelines": 10, "internal/macreport": 1,
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/serve/engine"
 	"github.com/pianola-engine/pianola/internal/serve/fields"
+	"github.com/pianola-engine/pianola/internal/serve/observe"
 )
 
 // Models gives handlers the models of the service.
@@ -130,4 +131,32 @@ func Deadline(r *http.Request, limits Limits) (context.Context, context.CancelFu
 	}
 	ctx, cancel := context.WithTimeoutCause(r.Context(), within, engine.ErrDeadline)
 	return ctx, cancel, nil
+}
+
+// Acquire returns the model with a name, and reports to the observer that the request waits for it. If the
+// name is "", it is that of the only model of the service. The caller must call release once.
+func Acquire(ctx context.Context, models Models, name, operation string) (m engine.Model, id string, release func(), err error) {
+	list := models.List()
+	if name == "" && len(list) == 1 {
+		name = list[0].ID
+	}
+	if name == "" {
+		return nil, "", nil, &fields.Error{Param: "model", Why: "a model is required: GET /v1/models lists the models"}
+	}
+	for i := range list {
+		if list[i].Names(name) {
+			observe.From(ctx).Queued(list[i].ID, operation)
+		}
+	}
+	return models.Acquire(ctx, name)
+}
+
+// Piece returns the text and the bytes of a token.
+func Piece(m engine.Model, id int32) (text string, bytes []int) {
+	b := m.Piece(id)
+	bytes = make([]int, len(b))
+	for i, c := range b {
+		bytes[i] = int(c)
+	}
+	return strings.ToValidUTF8(string(b), "\uFFFD"), bytes
 }
