@@ -59,7 +59,7 @@ func TestChat(t *testing.T) {
 	b.await("document.querySelectorAll('#model option').length === 2")
 	b.do(chromedp.Evaluate(`window.said = []; new MutationObserver(() => { const s = document.getElementById('say').textContent; if (s) said.push(s); })
 		.observe(document.getElementById('say'), {childList: true})`, nil))
-	b.do(chromedp.SetValue("#system", "Be brief."), chromedp.SetValue("#temperature", "0.7"), chromedp.SetValue("#seed", "42"))
+	b.do(chromedp.SetValue("#system", "Be brief."), chromedp.SetValue("#temperature", "0.7"), chromedp.SetValue("#seed", "42"), chromedp.SetValue("#reasoning_effort", "low"))
 	b.do(chromedp.Focus("#input"), chromedp.KeyEvent("What is a"))
 	b.enter(input.ModifierShift)
 	b.ask("dispatch table?")
@@ -84,7 +84,7 @@ func TestChat(t *testing.T) {
 		}
 	}
 	stats := eval[string](b, "document.querySelector('.stats').textContent")
-	for _, want := range []string{"s to first token", "tok/s", "57 tokens", "prompt 31 (16 cached)", "ended at the limit"} {
+	for _, want := range []string{"s to first token", "tok/s", "57 tokens (8 reasoning)", "prompt 31 (16 cached)", "ended at the limit"} {
 		if !strings.Contains(stats, want) {
 			t.Errorf("the figures lack %q: %s", want, stats)
 		}
@@ -99,8 +99,8 @@ func TestChat(t *testing.T) {
 		*q.Seed != 42 || len(q.Messages) != 2 || q.Messages[0].Content != "Be brief." || q.Messages[1].Content != "What is a\ndispatch table?" {
 		t.Errorf("the request is %+v", q)
 	}
-	if _, ok := q.all["top_p"]; ok {
-		t.Error("an empty field was sent")
+	if _, ok := q.all["top_p"]; ok || q.all["reasoning_effort"] != "low" {
+		t.Errorf("an empty field was sent, or the reasoning effort was not: %v", q.all)
 	}
 	b.probabilities()
 	b.do(chromedp.Evaluate("document.getElementById('conversation').scrollTop = 0", nil))
@@ -230,7 +230,7 @@ func TestTools(t *testing.T) {
 	b.await("!document.getElementById('stop').hidden && [...document.querySelectorAll('.stats')].pop().textContent === 'Waits for the first token.'")
 	b.do(chromedp.KeyEvent(kb.Escape))
 	b.ended(4)
-	if got := eval[string](b, "[...document.querySelectorAll('.stats')].slice(2).map(e => e.textContent).join('|')"); got != "57 tokens · prompt 31 (16 cached)|0 tokens · stopped" {
+	if got := eval[string](b, "[...document.querySelectorAll('.stats')].slice(2).map(e => e.textContent).join('|')"); got != "57 tokens (8 reasoning) · prompt 31 (16 cached)|0 tokens · stopped" {
 		t.Errorf("the figures of empty answers are %q", got)
 	}
 }

@@ -177,6 +177,7 @@ func (s *stream) end(reason string) {
 	s.event(map[string]any{"choices": []any{map[string]any{"index": 0, "delta": struct{}{}, "finish_reason": reason}}})
 	s.event(map[string]any{"choices": []any{}, "usage": map[string]any{
 		"prompt_tokens": 31, "completion_tokens": 57, "prompt_tokens_details": map[string]any{"cached_tokens": 16},
+		"completion_tokens_details": map[string]any{"reasoning_tokens": 8},
 	}})
 	fmt.Fprint(s.w, "data: [DONE]\n\n")
 }

@@ -4,8 +4,9 @@ const state = {
 	messages: [], // {role, content, element, answer}
 	running: null, // {abort, answer} of the answer that is being generated
 };
-const numbers = ['temperature', 'top_k', 'top_p', 'min_p', 'repeat_penalty', 'presence_penalty', 'frequency_penalty', 'max_tokens', 'seed', 'top_logprobs'];
+const numbers = ['temperature', 'top_k', 'top_p', 'min_p', 'repetition_penalty', 'presence_penalty', 'frequency_penalty', 'max_tokens', 'seed', 'top_logprobs'];
 const checks = ['logprobs', 'colour'];
+const texts = ['system', 'reasoning_effort'];
 const conversationName = 'pianola.conversation', settingsName = 'pianola.settings';
 
 // say tells a screen reader something.
@@ -164,6 +165,7 @@ function request() {
 		if (!Number.isNaN(value) && (name !== 'top_logprobs' || $('logprobs').checked)) body[name] = value;
 	}
 	if ($('logprobs').checked) body.logprobs = true;
+	if ($('reasoning_effort').value) body.reasoning_effort = $('reasoning_effort').value;
 	return body;
 }
 
@@ -198,7 +200,8 @@ class Progress {
 		if (this.first) parts.push(`${((this.first - this.begin) / 1000).toFixed(2)} s to first token`);
 		const seconds = (this.last - this.first) / 1000, tokens = this.usage ? this.usage.completion_tokens : this.tokens;
 		if (seconds > .05 && tokens > this.early) parts.push(`${((tokens - this.early) / seconds).toFixed(1)} tok/s`);
-		parts.push(`${tokens} ${tokens === 1 ? 'token' : 'tokens'}`);
+		const details = this.usage && this.usage.completion_tokens_details, reasoning = details && details.reasoning_tokens;
+		parts.push(`${tokens} ${tokens === 1 ? 'token' : 'tokens'}` + (reasoning ? ` (${reasoning} reasoning)` : ''));
 		if (this.usage) {
 			const cached = this.usage.prompt_tokens_details && this.usage.prompt_tokens_details.cached_tokens;
 			parts.push(`prompt ${this.usage.prompt_tokens}` + (cached ? ` (${cached} cached)` : ''));
@@ -398,8 +401,8 @@ function settings() {
 }
 
 function storeSettings() {
-	const s = {model: $('model').value, system: $('system').value};
-	for (const name of numbers) s[name] = $(name).value;
+	const s = {model: $('model').value};
+	for (const name of [...numbers, ...texts]) s[name] = $(name).value;
 	for (const name of checks) s[name] = $(name).checked;
 	kept('localStorage', settingsName, JSON.stringify(s));
 	document.body.classList.toggle('coloured', $('colour').checked);
@@ -407,8 +410,7 @@ function storeSettings() {
 
 function loadSettings() {
 	const s = settings();
-	if (typeof s.system === 'string') $('system').value = s.system;
-	for (const name of numbers) if (typeof s[name] === 'string') $(name).value = s[name];
+	for (const name of [...numbers, ...texts]) if (typeof s[name] === 'string') $(name).value = s[name];
 	for (const name of checks) if (typeof s[name] === 'boolean') $(name).checked = s[name];
 	document.body.classList.toggle('coloured', $('colour').checked);
 }
