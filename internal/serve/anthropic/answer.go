@@ -10,16 +10,20 @@ import (
 	"github.com/pianola-engine/pianola/internal/serve/turn"
 )
 
-// Message is an answer of the model.
+// Message is an answer of the model. Containers, diagnostics and details of a stop, which the service
+// does not have, are null.
 type Message struct {
-	ID           string  `json:"id"`
-	Type         string  `json:"type"`
-	Role         string  `json:"role"`
-	Model        string  `json:"model"`
-	Content      []Block `json:"content"`
-	StopReason   *string `json:"stop_reason"`
-	StopSequence *string `json:"stop_sequence"`
-	Usage        Usage   `json:"usage"`
+	ID           string    `json:"id"`
+	Type         string    `json:"type"`
+	Role         string    `json:"role"`
+	Model        string    `json:"model"`
+	Content      []Block   `json:"content"`
+	StopReason   *string   `json:"stop_reason"`
+	StopSequence *string   `json:"stop_sequence"`
+	StopDetails  *struct{} `json:"stop_details"`
+	Container    *struct{} `json:"container"`
+	Diagnostics  *struct{} `json:"diagnostics"`
+	Usage        Usage     `json:"usage"`
 }
 
 // Usage are the tokens of a message. The tokens of the prompt that a cache had are not part of
@@ -29,6 +33,10 @@ type Usage struct {
 	CacheCreationInputTokens int `json:"cache_creation_input_tokens"`
 	CacheReadInputTokens     int `json:"cache_read_input_tokens"`
 	OutputTokens             int `json:"output_tokens"`
+	OutputTokensDetails      struct {
+		ThinkingTokens int `json:"thinking_tokens"`
+	} `json:"output_tokens_details"`
+	ServerToolUse *struct{} `json:"server_tool_use"` // there are no tools of the server
 }
 
 // Block is a block of a message's content. Its JSON depends on its type.
@@ -57,16 +65,23 @@ func (b Block) MarshalJSON() ([]byte, error) {
 		}{b.Type, b.Text, sign})
 	case "tool_use":
 		return marshal(struct {
-			Type  string          `json:"type"`
-			ID    string          `json:"id"`
-			Name  string          `json:"name"`
-			Input json.RawMessage `json:"input"`
-		}{b.Type, b.ID, b.Name, input(b.Text)})
+			Type   string          `json:"type"`
+			ID     string          `json:"id"`
+			Name   string          `json:"name"`
+			Input  json.RawMessage `json:"input"`
+			Caller caller          `json:"caller"`
+		}{b.Type, b.ID, b.Name, input(b.Text), caller{"direct"}})
 	}
 	return marshal(struct {
-		Type string `json:"type"`
-		Text string `json:"text"`
-	}{b.Type, b.Text})
+		Type      string    `json:"type"`
+		Text      string    `json:"text"`
+		Citations *struct{} `json:"citations"`
+	}{b.Type, b.Text, nil})
+}
+
+// caller is what has called a tool: the model.
+type caller struct {
+	Type string `json:"type"`
 }
 
 // input returns the input of a call as JSON. An input that is not complete, as of an answer that
@@ -256,6 +271,7 @@ func (a *answer) end(r engine.Result, u turn.Usage, limit int) error {
 	}
 	m.StopReason = &reason
 	m.Usage = Usage{InputTokens: u.Prompt - u.Cached, CacheReadInputTokens: u.Cached, OutputTokens: u.Generated}
+	m.Usage.OutputTokensDetails.ThinkingTokens = u.Reasoning
 	if err := a.send(&event{Type: "message_delta", Delta: &stop{m.StopReason, m.StopSequence}, Usage: &m.Usage}); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	mathrand "math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/pianola-engine/pianola/internal/serve/backend"
@@ -39,13 +40,14 @@ func (h *Handler) Register(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/messages/count_tokens", func(w http.ResponseWriter, q *http.Request) { h.serve(w, q, true) })
 }
 
-// version is the version of the API, which clients send in the header field anthropic-version.
-const version = "2023-06-01"
+// versions are the versions of the API, which clients send in the header field anthropic-version. What the
+// service sends has the form of both.
+var versions = []string{"2023-06-01", "2026-10-21"}
 
 // read reads a request.
 func (h *Handler) read(w http.ResponseWriter, q *http.Request, count bool) (*request, *engine.Conversation, error) {
-	if v := q.Header.Get("Anthropic-Version"); v != "" && v != version {
-		return nil, nil, &fields.Error{Why: "the header field anthropic-version must be " + version}
+	if v := q.Header.Get("Anthropic-Version"); v != "" && !slices.Contains(versions, v) {
+		return nil, nil, &fields.Error{Why: "the header field anthropic-version must be one of " + strings.Join(versions, ", ")}
 	}
 	body, err := backend.Body(w, q, h.o.Limits)
 	if err != nil {
