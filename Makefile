@@ -24,6 +24,8 @@
 #             RUN a pattern
 # soak        a model for many sequences at full load for SOAK, 30m; SOAKFLAGS are
 #             flags of TestSoak, such as -soak-device cuda
+# load        1,000 streams of the service at once, some of which their clients leave, are neither lost
+#             nor mixed up; memory and goroutines return to what they were
 # fuzz        fuzzes every target, FUZZTIME each
 #
 # metallib    compiles the GPU kernels for embedding; needs a Mac with Xcode
@@ -36,6 +38,8 @@
 # gen         rewrites the generated files: those of the declarations of kernels and
 #             types, the NEON assembly and the PTX; the latter two need clang 19
 # api         accepts the public API as it is now
+# release     builds the program for every supported system into build/release, with checksums
+#             and a list of the modules in each (SBOM); the same commit gives the same files
 # bench       measures decoding of the shipped model
 # goldens-peer  makes small models from the folders CONFIGS with references of llama.cpp
 # bench-peer  measures it beside llama.cpp, in alternation; MODELS are the files, PEER
@@ -46,7 +50,7 @@ FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
 TOOL = $$(go -C internal/tools tool -n $(1))
 
-.PHONY: check test race stress soak exhaustive sizes test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit pages metallib golden goldens-bundle goldens-peer gen api fuzz bench bench-peer peer-quantize fmt vet lint scripts mac-report ranks generated api-check cross
+.PHONY: load release check test race stress soak exhaustive sizes test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit pages metallib golden goldens-bundle goldens-peer gen api fuzz bench bench-peer peer-quantize fmt vet lint scripts mac-report ranks generated api-check cross
 
 # make -j2 check runs two targets at a time: many are single-threaded.
 check: fmt sizes vet lint scripts ranks api-check softmetal exhaustive cross generated test-arm64 darwinkit pages
@@ -103,6 +107,19 @@ cross:
 		GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 go vet ./... || exit 1; \
 	done
 
+# CYCLONEDX lists the modules that a program was built from. Without cgo, programs for macOS lack Metal.
+CYCLONEDX = $(call TOOL,cyclonedx-gomod)
+release:
+	@test -z "$$(git status --porcelain)" || { echo "release: commit first: the version of the programs is the commit"; exit 1; }
+	@rm -rf build/release && mkdir -p build/release
+	@version=$$(git describe --tags --always); for t in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64; do \
+		os=$${t%/*} arch=$${t#*/}; out=build/release/pianola-$$version-$$os-$$arch; echo "build $$t"; \
+		case $$os in windows) exe=.exe;; *) exe=;; esac; \
+		GOOS=$$os GOARCH=$$arch CGO_ENABLED=0 go build -trimpath -buildvcs=true -ldflags '-s -w' -o $$out$$exe ./cmd/pianola && \
+		$(CYCLONEDX) bin -json -std -noserial -notimestamp -output $$out.cdx.json $$out$$exe 2>/dev/null || exit 1; \
+	done
+	@cd build/release && sha256sum pianola-* >SHA256SUMS && cat SHA256SUMS
+
 # Packages that take long are first, so that the others run beside them.
 test:
 	go test ./internal/conform ./replay/... ./...
@@ -130,6 +147,9 @@ stress:
 SOAK ?= 30m
 soak:
 	go test -count=1 -timeout 0 -run TestSoak -v ./internal/e2e -soak $(SOAK) $(SOAKFLAGS)
+
+load:
+	go test -count=1 -timeout 30m -run TestServeStreams -v ./cmd/pianola -streams 1000 -stream-rounds 4
 
 # Under qemu tests take several times as long: three packages, and two small models. The CPU called
 # max has i8mm, and the other one does not.

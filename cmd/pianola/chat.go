@@ -101,23 +101,29 @@ func (f *chatFlags) chat(cmd *cobra.Command, path string) (err error) {
 // maxTemplate bounds a template's file, above what package chat accepts.
 const maxTemplate = 4 << 20
 
+// readTemplate reads the chat template in a file.
+func readTemplate(path string) (string, error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer in.Close()
+	b, err := io.ReadAll(io.LimitReader(in, maxTemplate))
+	if err == nil && len(b) == 0 {
+		err = fmt.Errorf("%s: the template is empty", path)
+	}
+	return string(b), err
+}
+
 func (f *chatFlags) chatOptions(cmd *cobra.Command) (o pianola.ChatOptions, err error) {
 	o.Template = f.template
 	if f.source != "" {
 		if f.template != "" {
 			return o, usage(cmd, "--template and --template-file exclude each other")
 		}
-		in, err := os.Open(f.source)
-		if err != nil {
+		var err error
+		if o.Source, err = readTemplate(f.source); err != nil {
 			return o, err
-		}
-		defer in.Close()
-		b, err := io.ReadAll(io.LimitReader(in, maxTemplate))
-		if err != nil {
-			return o, err
-		}
-		if o.Source = string(b); o.Source == "" {
-			return o, fmt.Errorf("%s: the template is empty", f.source)
 		}
 	}
 	for _, v := range f.vars {

@@ -61,7 +61,7 @@ the Hugging Face Hub, such as org/name:Q4_K_M.`,
 		return &usageError{cmd.CommandPath(), strings.Replace(err.Error(), "flag: pianola: ", "flag: ", 1)}
 	})
 	root.AddCommand(
-		newRun(), newChat(), newEval(), newBench(), newPPL(), newInfo(), newPlan(), newCompile(), newDump(),
+		newRun(), newChat(), newServe(), newEval(), newBench(), newPPL(), newInfo(), newPlan(), newCompile(), newDump(),
 		newDiff(), newView(), newCheck(), newProfile(), newTap(), newCost(), newSynth(), newPull(), newConvert(), newQuantize(), newDevices(),
 	)
 	root.SetHelpCommand(newHelp(root))

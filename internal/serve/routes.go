@@ -6,8 +6,10 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/pianola-engine/pianola/internal/serve/anthropic"
 	"github.com/pianola-engine/pianola/internal/serve/keys"
 	"github.com/pianola-engine/pianola/internal/serve/observe"
+	"github.com/pianola-engine/pianola/internal/serve/openai"
 	"github.com/pianola-engine/pianola/internal/serve/page"
 	"github.com/pianola-engine/pianola/internal/serve/responses"
 )
@@ -73,7 +75,10 @@ var kept = responses.Bound{Responses: 10_000, Bytes: 128 << 20}
 
 // register adds the endpoints.
 func (s *Server) register() error {
-	responses.New(responses.Options{Models: catalog{s}, Limits: s.limits(), Keep: kept}).Register(s.api)
+	models, limits := catalog{s}, s.limits()
+	openai.New(openai.Options{Models: models, Limits: limits}).Register(s.api)
+	responses.New(responses.Options{Models: models, Limits: limits, Keep: kept}).Register(s.api)
+	anthropic.New(anthropic.Options{Models: models, Limits: limits}).Register(s.api)
 	return nil
 }
 

@@ -204,7 +204,7 @@ func TestKeys(t *testing.T) {
 	}
 	hold, held := make(chan struct{}), make(chan struct{})
 	s := start(t, Options{Keys: k}, map[string]http.HandlerFunc{
-		"POST /v1/echo": echo, "POST /v1/messages": echo,
+		"POST /v1/echo": echo,
 		"POST /v1/hold": func(http.ResponseWriter, *http.Request) { close(held); <-hold },
 	})
 	s.want(t, 401, "API key is required", "POST", "/v1/echo", "")
