@@ -102,6 +102,14 @@ func (s *service) do(t testing.TB, method, path, body string) (int, string) {
 	return reply.StatusCode, string(text)
 }
 
+// handle gives a request to the handler, and returns the status and the body of the reply.
+func (s *service) handle(path, body string) (int, string) {
+	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
+	w := httptest.NewRecorder()
+	s.Config.Handler.ServeHTTP(w, r)
+	return w.Code, w.Body.String()
+}
+
 // answers is the script of the tests: what the model says depends on the conversation.
 func answers(in enginetest.Input) enginetest.Script {
 	text := "Hello there, friend."

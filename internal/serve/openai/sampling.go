@@ -8,6 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/serve/backend"
 	"github.com/pianola-engine/pianola/internal/serve/engine"
 	"github.com/pianola-engine/pianola/internal/serve/fields"
+	"github.com/pianola-engine/pianola/internal/serve/keys"
 )
 
 // common are the fields that chat completions and completions share.
@@ -75,7 +76,7 @@ func commonFields[T any](of func(*T) *common) []fields.Field[T] {
 			of(t).g.CachePrompt = new(bool)
 			return v.Bool(of(t).g.CachePrompt)
 		}},
-		{Name: "cache_salt", Doc: "pages are shared between prompts with the same text only", Read: func(t *T, v fields.Value) error { return v.Text(&of(t).g.User) }},
+		{Name: "cache_salt", Doc: "pages are shared between prompts with the same salt and API key only", Read: func(t *T, v fields.Value) error { return v.Text(&of(t).g.User) }},
 		ignored("user", "the output does not depend on it"),
 		ignored("metadata", "nothing is stored"),
 		ignored("store", "nothing is stored"),
@@ -168,6 +169,11 @@ func (q *common) prepare(c *call, m engine.Model) error {
 		if int(id) >= info.Vocabulary {
 			return &fields.Error{Param: "logit_bias", Why: "the token " + strconv.Itoa(int(id)) + " is not in the vocabulary of " + strconv.Itoa(info.Vocabulary) + " tokens"}
 		}
+	}
+	// A key cannot find out by the time of a reply which prompts others have sent.
+	salt := q.g.User
+	if q.g.User = keys.Name(c.ctx); salt != "" {
+		q.g.User += "\x00" + salt
 	}
 	if end, ok := c.ctx.Deadline(); ok {
 		q.g.Within = max(time.Until(end), time.Nanosecond)
