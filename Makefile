@@ -136,6 +136,7 @@ race:
 	CGO_ENABLED=1 go test -race -timeout 20m -skip 'TestSampledChains|TestCUDA/.*/KVKinds|TestCUDAAgrees|$(LOOPS)' \
 		./replay/... ./internal/batch ./internal/hub ./internal/serve/... ./internal/device ./internal/cuda/fake ./internal/tokenizer ./weights
 	CGO_ENABLED=1 go test -race -timeout 20m -run 'Many|Fork|Close|Busy|Break|Cancel|Events|Reserve' . ./internal/e2e
+	CGO_ENABLED=1 go test -race -timeout 20m -run 'TestServeStreams|TestServeHere' ./cmd/pianola
 
 STRESS ?= ./replay/cuda
 RUN ?= .
