@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // Field is a field of an object.
@@ -61,4 +62,53 @@ func Read[T any](v Value, table []Field[T], into *T) error {
 		}
 	}
 	return nil
+}
+
+// Table is a table of fields for documents.
+type Table struct {
+	Title string
+	Rows  []Row
+}
+
+// Row is a field of a Table.
+type Row struct{ Name, Support, Note string }
+
+// Describe returns the table of an object's fields. The title says which object it is.
+func Describe[T any](title string, table []Field[T]) Table {
+	t := Table{Title: title}
+	for i := range table {
+		f := &table[i]
+		note := f.Doc
+		if f.Refused != "" {
+			note = f.Refused
+		}
+		t.Rows = append(t.Rows, Row{f.Name, f.Support(), note})
+	}
+	return t
+}
+
+// Markdown returns tables as a part of a document. Fields with the same support and note share a row.
+func Markdown(tables []Table) string {
+	var b strings.Builder
+	for _, t := range tables {
+		fmt.Fprintf(&b, "### %s\n\n| field | | values, or the reason |\n|---|---|---|\n", t.Title)
+		for _, support := range []string{"supported", "ignored", "refused"} {
+			at := map[string]int{} // of notes in rows
+			var rows []Row
+			for _, r := range t.Rows {
+				r.Name = "`" + r.Name + "`"
+				if i, ok := at[r.Note]; ok && r.Support == support && support != "supported" {
+					rows[i].Name += ", " + r.Name
+				} else if r.Support == support {
+					at[r.Note] = len(rows)
+					rows = append(rows, r)
+				}
+			}
+			for _, r := range rows {
+				fmt.Fprintf(&b, "| %s | %s | %s |\n", r.Name, r.Support, r.Note)
+			}
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
 }
