@@ -231,7 +231,9 @@ func (h *hfForm) readWindows(f *fields, c *Config) (types []string) {
 	}
 	period := w.Period
 	for _, key := range w.PeriodKeys {
-		period = f.opt(key, 1, maxLayers, period)
+		if list == nil { // else the pattern may be a text
+			period = f.opt(key, 1, maxLayers, period)
+		}
 	}
 	for i := range c.Layer {
 		sliding := size > 0 && i >= from && (period == 0 || (i+1)%period != 0) && (c.Layer[i].NoRope || !w.NoRope)
@@ -333,6 +335,9 @@ func hfRope(f, p *fields, c *Config, theta string) ropeSpec {
 		f.failf("partial_rotary_factor", "%v of head_dim %d are %d, not an even number of elements", partial, c.ropeWidth(), s.dim)
 	}
 
+	if kind == ropeMulti {
+		kind, s.kind = ropeDefault, ropeDefault
+	}
 	if alpha := p.float("alpha", 0, maxRopeFactor, 0); kind == ropeDynamic && alpha > 0 && s.dim > 2 {
 		// Up to the trained context, this is a larger base.
 		kind, s.kind = ropeDefault, ropeDefault

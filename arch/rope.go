@@ -12,6 +12,7 @@ const (
 	ropeLlama3  = "llama3"
 	ropeYarn    = "yarn"
 	ropeLong    = "longrope"
+	ropeMulti   = "mrope"   // of images; a text has the same position in each section
 	ropeDynamic = "dynamic" // only with a factor alpha of the base
 )
 

@@ -29,8 +29,11 @@ func TestFamilies(t *testing.T) {
 		found++
 		dir := filepath.Dir(path)
 		t.Run(filepath.Base(dir), func(t *testing.T) {
-			for _, form := range []string{dir, converted(t, dir)} {
-				m := open(t, form, pianola.Options{Device: "cpu"})
+			for _, form := range []struct {
+				path  string
+				table pianola.TableOptions
+			}{{path: dir}, {path: converted(t, dir)}, {dir, pianola.TableOptions{NoFuse: true}}, {dir, pianola.TableOptions{Batching: true}}} {
+				m := open(t, form.path, pianola.Options{Device: "cpu", Table: form.table})
 				for _, run := range []struct{ piece, chain int }{{1, 64}, {7, 1}, {64, 64}} {
 					for _, c := range g.Cases {
 						logits, ids := greedyInPieces(t, m, run.chain, run.piece, c.PromptIDs, len(c.GreedyIDs))

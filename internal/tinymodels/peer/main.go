@@ -31,6 +31,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/golden"
 	"github.com/pianola-engine/pianola/internal/tinymodels"
+	"github.com/pianola-engine/pianola/internal/tinymodels/describe"
 )
 
 // origin is the implementation that computes the results.
@@ -75,7 +76,7 @@ func run(peer []string, testdata, config string) error {
 	if err != nil {
 		return err
 	}
-	tensors, vocab, err := describe(text)
+	tensors, vocab, err := describe.Tensors(text)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,6 @@
-package main
+// Package describe lists the tensors of small models of the tests that have only a config.json. Their
+// names and shapes come from the families' descriptors.
+package describe
 
 import (
 	"encoding/json"
@@ -11,30 +13,30 @@ import (
 	"github.com/pianola-engine/pianola/internal/tinymodels"
 )
 
-// source presents a config.json to package arch as a model whose tensors are not known yet.
-type source struct {
+// configSource presents a config.json to package arch as a model whose tensors are not known yet.
+type configSource struct {
 	config map[string]any
 	shapes map[string][]uint64
 }
 
-func (s source) Kind() string { return "safetensors" }
+func (s configSource) Kind() string { return "safetensors" }
 
-func (s source) Meta(key string) (any, bool) {
+func (s configSource) Meta(key string) (any, bool) {
 	v, ok := s.config[key]
 	return v, ok
 }
 
-func (s source) Shape(name string) ([]uint64, bool) {
+func (s configSource) Shape(name string) ([]uint64, bool) {
 	shape, ok := s.shapes[name]
 	return shape, ok
 }
 
-// describe returns the tensors of a model that has only a config.json, and the size of its
+// Tensors returns the tensors of a model that has only a config.json, and the size of its
 // vocabulary.
-func describe(config []byte) ([]tinymodels.Tensor, int, error) {
+func Tensors(config []byte) ([]tinymodels.Tensor, int, error) {
 	dec := json.NewDecoder(strings.NewReader(string(config)))
 	dec.UseNumber()
-	s := source{shapes: map[string][]uint64{}}
+	s := configSource{shapes: map[string][]uint64{}}
 	if err := dec.Decode(&s.config); err != nil {
 		return nil, 0, err
 	}
@@ -47,7 +49,7 @@ func describe(config []byte) ([]tinymodels.Tensor, int, error) {
 	if !ok {
 		return nil, 0, fmt.Errorf("dtype %v is not one of float16, bfloat16, float32", s.config["dtype"])
 	}
-	l := list{config: c, typ: typ, shapes: s.shapes}
+	l := tensorList{config: c, typ: typ, shapes: s.shapes}
 	for r := arch.Embed; r.String() != "role?"; r++ {
 		layers := c.Layers
 		if r <= arch.Head {
@@ -66,8 +68,8 @@ func describe(config []byte) ([]tinymodels.Tensor, int, error) {
 	return l.tensors, c.Vocab, c.Check(s)
 }
 
-// list collects tensors.
-type list struct {
+// tensorList collects tensors.
+type tensorList struct {
 	config  *arch.Config
 	typ     string
 	tensors []tinymodels.Tensor
@@ -75,7 +77,7 @@ type list struct {
 }
 
 // add adds a tensor unless its name is "" or it has been added.
-func (l *list) add(name string, shape []uint64, mean, std float64) {
+func (l *tensorList) add(name string, shape []uint64, mean, std float64) {
 	if _, there := l.shapes[name]; there || name == "" {
 		return
 	}
@@ -87,7 +89,7 @@ func (l *list) add(name string, shape []uint64, mean, std float64) {
 const deviation = 0.15
 
 // role adds the weight and the bias of a role.
-func (l *list) role(r arch.Role, layer int) {
+func (l *tensorList) role(r arch.Role, layer int) {
 	c := l.config
 	if !c.Has(r, layer) {
 		return
@@ -117,7 +119,7 @@ func (l *list) role(r arch.Role, layer int) {
 }
 
 // experts adds the matrices of a layer's experts.
-func (l *list) experts(layer int) {
+func (l *tensorList) experts(layer int) {
 	if !l.config.Layer[layer].Sparse {
 		return
 	}
