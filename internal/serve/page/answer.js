@@ -57,7 +57,8 @@ const tip = {
 		clearTimeout(this.timer);
 		if (this.at === e) return;
 		this.at = e;
-		const rows = token.top.map(t => {
+		const known = token.top.some(t => t.token === token.token);
+		const rows = (known || !token.top.length ? token.top : [...token.top, token]).map(t => {
 			const bar = element('span', {class: 'bar'});
 			bar.style.width = Math.max(1, 100 * Math.exp(t.logprob)).toFixed(1) + '%';
 			return element('tr', {class: t.token === token.token ? 'chosen' : null},

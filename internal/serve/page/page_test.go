@@ -132,12 +132,18 @@ func TestMeter(t *testing.T) {
 	if r := step(100*time.Millisecond, 10); r["a"] < 99.99 || r["a"] > 100.01 {
 		t.Errorf("the rate is %v, want 100", r["a"])
 	}
-	if n := len(m.samples); n > 10 {
+	if n := len(m.samples); n > 16 {
 		t.Errorf("%d samples are kept", n)
 	}
 	step(6*time.Second, 0)
 	if r := step(6*time.Second, 0); r["a"] != 0 {
 		t.Errorf("after 12 s without a token, the rate is %v", r["a"])
+	}
+	if r := step(time.Minute, 100); len(r) != 0 {
+		t.Errorf("the first question after a minute gives %v", r)
+	}
+	if r := step(2*time.Second, 100); r["a"] != 50 {
+		t.Errorf("2 s later, the rate is %v, want 50", r["a"])
 	}
 	if r := m.rates(at.Add(time.Second), map[string]uint64{"a": 3}); len(r) != 0 {
 		t.Errorf("a number that went back gives %v", r)

@@ -3,6 +3,7 @@ package page
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -68,11 +69,13 @@ func (s *status) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	send(w, http.StatusOK, b)
 }
 
-// The meter compares the numbers of tokens with those of a moment that is at least minSpan and, as
-// long as somebody asks, not much more than maxSpan ago.
+// The meter compares the numbers of tokens with those of an earlier question, span ago or somewhat
+// more. Until there is one, a younger one of at least minSpan is enough. Older ones than maxSpan are
+// forgotten: their rates would tell nothing about now.
 const (
 	minSpan = time.Second
-	maxSpan = 5 * time.Second
+	span    = 3 * time.Second
+	maxSpan = 15 * time.Second
 )
 
 // meter computes rates from numbers of tokens. Nothing runs between two questions.
@@ -86,27 +89,28 @@ type sample struct {
 	generated map[string]uint64
 }
 
-// rates returns the tokens per second of the models, lately. A model without an earlier number has none.
+// rates returns the tokens per second of the models, lately. A model that is not in an
+// earlier map had generated nothing.
 func (m *meter) rates(now time.Time, generated map[string]uint64) map[string]float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// The latest sample that is older than maxSpan stays, so that the span reaches that far.
-	for len(m.samples) > 1 && now.Sub(m.samples[1].at) >= maxSpan {
-		m.samples = m.samples[1:]
-	}
+	m.samples = slices.DeleteFunc(m.samples, func(s sample) bool { return now.Sub(s.at) > maxSpan })
 	rates := map[string]float64{}
-	if n := len(m.samples); n > 0 {
-		if span := now.Sub(m.samples[0].at); span >= minSpan {
-			for id, count := range generated {
-				if before, ok := m.samples[0].generated[id]; ok && count >= before {
-					rates[id] = float64(count-before) / span.Seconds()
-				}
+	for i := len(m.samples) - 1; i >= 0; i-- {
+		s := m.samples[i]
+		took := now.Sub(s.at)
+		if took < minSpan || took < span && i > 0 {
+			continue
+		}
+		for id, count := range generated {
+			if before := s.generated[id]; count >= before {
+				rates[id] = float64(count-before) / took.Seconds()
 			}
 		}
-		if now.Sub(m.samples[n-1].at) < minSpan {
-			return rates
-		}
+		break
 	}
-	m.samples = append(m.samples, sample{now, generated})
+	if n := len(m.samples); n == 0 || now.Sub(m.samples[n-1].at) >= minSpan {
+		m.samples = append(m.samples, sample{now, generated})
+	}
 	return rates
 }
