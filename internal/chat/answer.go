@@ -11,13 +11,18 @@ import (
 type answerFormat uint8
 
 const (
-	plainAnswers   answerFormat = iota
-	taggedAnswers               // <tool_call>{"name": ..., "arguments": {...}}</tool_call>: Qwen, Hermes
-	mistralAnswers              // [TOOL_CALLS][{"name": ..., "arguments": {...}}]
-	bareAnswers                 // {"name": ..., "parameters": {...}} and nothing else: Llama 3
-	bracketAnswers              // <|tool_call|>[{...}]<|/tool_call|>: Phi 4 mini
-	harmonyAnswers              // channels: gpt-oss
-	fencedAnswers               // [f(x=1)] or JSON, with or without a code fence: Gemma 3
+	plainAnswers    answerFormat = iota
+	taggedAnswers                // <tool_call>{"name": ..., "arguments": {...}}</tool_call>: Qwen, Hermes
+	mistralAnswers               // [TOOL_CALLS][{"name": ..., "arguments": {...}}]
+	bareAnswers                  // {"name": ..., "parameters": {...}} and nothing else: Llama 3
+	bracketAnswers               // <|tool_call|>[{...}]<|/tool_call|>: Phi 4 mini
+	harmonyAnswers               // channels: gpt-oss
+	fencedAnswers                // [f(x=1)] or JSON, with or without a code fence: Gemma 3, Llama 4
+	seedAnswers                  // <seed:tool_call><function=f><parameter=x>1</parameter></function></seed:tool_call>: Seed-OSS
+	minimaxAnswers               // <minimax:tool_call><invoke name="f"><parameter name="x">1</parameter></invoke></minimax:tool_call>
+	deepseekAnswers              // <｜tool▁calls▁begin｜> and calls with marks of their own: DeepSeek V3
+	cohereAnswers                // <|START_ACTION|>[{"tool_name": ..., "parameters": {...}}]<|END_ACTION|>: Command R7B
+	wrappedAnswers               // <answer>...</answer>, and calls as in taggedAnswers: Hunyuan
 )
 
 // formatOf determines the answer format of a template's family from the template's source.
@@ -26,7 +31,9 @@ func formatOf(source string) answerFormat {
 		mark   string
 		format answerFormat
 	}{
-		{"<|channel|>", harmonyAnswers}, {"[TOOL_CALLS]", mistralAnswers}, {"<tool_call>", taggedAnswers}, {"<|tool_call|>", bracketAnswers},
+		{"<|channel|>", harmonyAnswers}, {"[TOOL_CALLS]", mistralAnswers}, {"<seed:tool_call>", seedAnswers},
+		{"<minimax:tool_call>", minimaxAnswers}, {"<｜tool▁calls▁begin｜>", deepseekAnswers}, {"<|START_ACTION|>", cohereAnswers},
+		{"<answer>", wrappedAnswers}, {"<|header_start|>", fencedAnswers}, {"<tool_call>", taggedAnswers}, {"<|tool_call|>", bracketAnswers},
 		{"<|tool|>", bracketAnswers}, {"<|start_header_id|>", bareAnswers}, {"<start_of_turn>", fencedAnswers},
 	} {
 		if strings.Contains(source, f.mark) {
@@ -46,7 +53,7 @@ func formatOf(source string) answerFormat {
 //
 // The tag that begins the reasoning may be missing, because it can be part of the prompt.
 func (t *Template) Answer(text string, tools []Tool) Message {
-	opened := !strings.HasPrefix(strings.TrimSpace(text), thinkBegin) && strings.Contains(text, thinkEnd)
+	opened := t.think.end != "" && !strings.HasPrefix(strings.TrimSpace(text), t.think.begin) && strings.Contains(text, t.think.end)
 	s := t.stream(opened, tools)
 	m := Message{Role: "assistant"}
 	var reasoning, content strings.Builder
@@ -133,15 +140,15 @@ func jsonObject(raw json.RawMessage) (json.RawMessage, bool) {
 	return raw, raw[0] == '{' && json.Valid(raw)
 }
 
-// taggedCall parses the text between Qwen's tags. It is JSON, or Qwen3-Coder's form
-// <function=f><parameter=x>1</parameter></function>.
+// taggedCall parses the text between Qwen's tags. It is JSON, Qwen3-Coder's form
+// <function=f><parameter=x>1</parameter></function>, or GLM-4.5's form.
 func taggedCall(text string) []ToolCall {
 	if calls := jsonCalls(text); len(calls) == 1 {
 		return calls
 	}
 	name, rest, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(text), "<function="), ">")
 	if name = strings.TrimSpace(name); !ok || !isName(name) || !strings.HasPrefix(strings.TrimSpace(text), "<function=") {
-		return nil
+		return glmCall(text)
 	}
 	var o objectWriter
 	for {
@@ -155,11 +162,7 @@ func taggedCall(text string) []ToolCall {
 		}
 		value, rest, _ = strings.Cut(value, "</parameter>")
 		value = strings.TrimSuffix(strings.TrimPrefix(value, "\n"), "\n")
-		if trimmed := strings.TrimSpace(value); json.Valid([]byte(trimmed)) && !strings.HasPrefix(trimmed, `"`) {
-			o.set(key, json.RawMessage(trimmed))
-		} else {
-			o.setText(key, value)
-		}
+		o.setValue(key, value)
 	}
 }
 
@@ -176,6 +179,15 @@ func (o *objectWriter) set(key string, value json.RawMessage) {
 }
 
 func (o *objectWriter) setText(key, value string) { o.set(key, jsonText(value)) }
+
+// setValue sets a value that is JSON, but not a string in JSON, or plain text.
+func (o *objectWriter) setValue(key, value string) {
+	if trimmed := strings.TrimSpace(value); json.Valid([]byte(trimmed)) && !strings.HasPrefix(trimmed, `"`) {
+		o.set(key, json.RawMessage(trimmed))
+	} else {
+		o.setText(key, value)
+	}
+}
 
 func (o *objectWriter) object() json.RawMessage { return json.RawMessage("{" + o.b.String() + "}") }
 

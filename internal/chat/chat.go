@@ -66,7 +66,7 @@ type Input struct {
 type Template struct {
 	t      *jinja.Template
 	format answerFormat
-	thinks bool // the template mentions </think>
+	think  thinkMarks
 
 	toolsInMessage bool // the template expects tools in messages
 
@@ -82,7 +82,7 @@ func Parse(source string) (*Template, error) {
 		return nil, err
 	}
 	return &Template{
-		t: t, format: formatOf(source), thinks: strings.Contains(source, "</think>"), toolsInMessage: strings.Contains(source, "'tools' in message"),
+		t: t, format: formatOf(source), think: thinkMarksOf(source), toolsInMessage: strings.Contains(source, "'tools' in message"),
 	}, nil
 }
 

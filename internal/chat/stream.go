@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"unicode"
@@ -19,6 +20,7 @@ type Delta struct {
 // The time for an answer is linear in its length.
 type AnswerStream struct {
 	format answerFormat
+	think  thinkMarks
 	tools  []Tool
 	state  state
 	rest   string // text that may be the beginning of a mark or of a character
@@ -44,23 +46,26 @@ type state struct {
 const (
 	thinkBegin = "<think>"
 	thinkEnd   = "</think>"
+
+	answerBegin, answerEnd = "<answer>", "</answer>"
+	cohereBegin, cohereEnd = "<|START_RESPONSE|>", "<|END_RESPONSE|>"
 )
 
 // Stream begins to parse an answer to a prompt, which is the rendered conversation. The prompt says
 // whether the answer begins within the reasoning. See Answer for the tools and the text.
 func (t *Template) Stream(prompt string, tools []Tool) *AnswerStream {
-	return t.stream(strings.HasSuffix(strings.TrimRightFunc(prompt, unicode.IsSpace), thinkBegin), tools)
+	return t.stream(strings.HasSuffix(strings.TrimRightFunc(prompt, unicode.IsSpace), cmp.Or(t.think.begin, thinkBegin)), tools)
 }
 
 // stream begins to parse an answer. opened reports whether it begins within the reasoning.
 func (t *Template) stream(opened bool, tools []Tool) *AnswerStream {
-	s := &AnswerStream{format: t.format, tools: tools}
+	s := &AnswerStream{format: t.format, think: t.think, tools: tools}
 	switch {
 	case t.format == harmonyAnswers:
 		s.state, s.harmony.header = harmonyHeader, true
-	case t.thinks:
+	case t.think.end != "":
 		s.guess.opened = opened
-		s.state = beginning
+		s.state = beginning(t.think)
 	default:
 		s.begin()
 	}
@@ -85,7 +90,7 @@ func (s *AnswerStream) Special(name string) []Delta {
 }
 
 // callMarks are marks within calls.
-var callMarks = []string{"<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"}
+var callMarks = []string{"<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", deepseekCall, deepseekCallEnd, deepseekSep, "<|python_start|>", "<|python_end|>"}
 
 // End ends the text and returns the rest of the answer.
 func (s *AnswerStream) End() []Delta {
@@ -217,12 +222,10 @@ func (s *AnswerStream) taken() string {
 	return text
 }
 
-// The states of the reasoning. They are set in init because they refer to each other.
-var beginning, reasoning, reasoned state
-
-func init() {
-	beginning = state{ // white space before the answer
-		marks: []string{thinkBegin},
+// beginning returns the state of white space before the answer.
+func beginning(think thinkMarks) state {
+	return state{
+		marks: []string{think.begin},
 		text: func(s *AnswerStream, t string) {
 			if s.hold(t); strings.TrimSpace(t) != "" {
 				s.leaveBeginning()
@@ -230,7 +233,7 @@ func init() {
 		},
 		mark: func(s *AnswerStream, _ string) {
 			s.taken()
-			s.state = reasoning
+			s.state = reasoning(think)
 		},
 		end: func(s *AnswerStream) {
 			s.leaveBeginning()
@@ -240,16 +243,24 @@ func init() {
 			}
 		},
 	}
-	reasoning = state{
-		marks: []string{thinkEnd},
+}
+
+// reasoning returns the state of the reasoning.
+func reasoning(think thinkMarks) state {
+	return state{
+		marks: []string{think.end},
 		text:  (*AnswerStream).reason,
 		mark: func(s *AnswerStream, _ string) {
 			s.space.Reset()
-			s.state = reasoned
+			s.state = reasoned()
 		},
 		end: func(s *AnswerStream) { s.space.Reset() },
 	}
-	reasoned = state{ // line breaks before the answer proper
+}
+
+// reasoned returns the state of line breaks before the answer proper.
+func reasoned() state {
+	return state{
 		text: func(s *AnswerStream, t string) {
 			if t = strings.TrimLeft(t, "\n"); t != "" {
 				s.begin()
@@ -262,7 +273,7 @@ func init() {
 // leaveBeginning begins with the reasoning or the answer proper.
 func (s *AnswerStream) leaveBeginning() {
 	if s.guess.opened {
-		s.state = reasoning
+		s.state = reasoning(s.think)
 	} else {
 		s.begin()
 	}
@@ -273,9 +284,25 @@ func (s *AnswerStream) leaveBeginning() {
 func (s *AnswerStream) begin() {
 	s.state = verbatim
 	if len(s.tools) == 0 {
+		switch s.format {
+		case cohereAnswers:
+			s.state = wrapped(cohereBegin, cohereEnd, state{text: (*AnswerStream).said})
+		case wrappedAnswers:
+			s.state = wrapped(answerBegin, answerEnd, state{text: (*AnswerStream).said})
+		}
 		return
 	}
 	switch s.format {
+	case seedAnswers:
+		s.state = marked("<seed:tool_call>", "</seed:tool_call>", taggedCall)
+	case minimaxAnswers:
+		s.state = marked("<minimax:tool_call>", "</minimax:tool_call>", invokedCalls)
+	case deepseekAnswers:
+		s.state = marked("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", deepseekCalls)
+	case cohereAnswers:
+		s.state = wrapped(cohereBegin, cohereEnd, marked("<|START_ACTION|>", "<|END_ACTION|>", cohereCalls))
+	case wrappedAnswers:
+		s.state = wrapped(answerBegin, answerEnd, marked("<tool_call>", "</tool_call>", taggedCall))
 	case taggedAnswers:
 		s.state = marked("<tool_call>", "</tool_call>", taggedCall)
 	case bracketAnswers:
@@ -379,7 +406,7 @@ func bareCalls(text string, format answerFormat) []ToolCall {
 	if format == bareAnswers {
 		return jsonCalls(strings.TrimPrefix(strings.TrimSpace(text), "<|python_tag|>"))
 	}
-	inner := unfenced(text)
+	inner := unfenced(strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(text), "<|python_start|>"), "<|python_end|>"))
 	if calls := jsonCalls(inner); calls != nil {
 		return calls
 	}

@@ -26,6 +26,11 @@ func families(t testing.TB) map[string]*Template {
 			t.Fatal(err)
 		}
 	}
+	for name, source := range callTemplates {
+		if list[name], err = Parse(source); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return list
 }
 
@@ -56,7 +61,7 @@ func pieces(s *AnswerStream, text string, next func() int) Message {
 func checkPieces(t *testing.T, name string, tmpl *Template, text string, tools []Tool, next func() int) {
 	t.Helper()
 	prompt, whole := "assistant\n", text
-	if tmpl.thinks && tmpl.format != harmonyAnswers && strings.Contains(text, thinkEnd) && !strings.HasPrefix(strings.TrimSpace(text), thinkBegin) {
+	if tmpl.think.end == thinkEnd && tmpl.format != harmonyAnswers && strings.Contains(text, thinkEnd) && !strings.HasPrefix(strings.TrimSpace(text), thinkBegin) {
 		prompt, whole = "assistant\n<think>\n", thinkBegin+text
 	}
 	want := tmpl.Answer(whole, tools)
@@ -76,6 +81,8 @@ var streamTexts = []string{
 	"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>First.<|end|><|start|>assistant to=functions.now<|channel|>commentary json<|message|>{}<|call|>",
 	"<|channel|>analysis<|message|>a<|end|><|channel|>analysis<|message|>b<|start|>assistant<|channel|>final<|message|>Hi<|return|>", "<|channel|>commentary to=functions.now<|message|>{<|call|><|channel|>final<|message|>x",
 	"<|channel|>analysis<|message|>a<|end|><|channel|>commentary<|message|>b<|channel|>final<|message|>c", "<|channel|>ana", "<|channel|>final<|message|>a <|b", "\xff\xe4\xb8", "日本</thi\xe4",
+	"<seed:think>a</seed:think><seed:tool_call><function=now></function></seed:tool_call> b", "<minimax:tool_call><invoke name=\"now\"></invoke></minimax:tool_call>", "<answer>\n a </answer> b", "<think>a</think><answer>", "<|START_RESPONSE|> \n<|END_RESPONSE|>x",
+	"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>", "<|START_THINKING|>a<|END_THINKING|><|START_ACTION|>[]<|END_ACTION|>", "<tool_call>now<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
 }
 
 // TestStream parses answers in pieces of every length, and in random pieces.
