@@ -230,6 +230,38 @@ func TestServeTerm(t *testing.T) {
 	}
 }
 
+// TestServeSecondSignal ends the service at once although a client does not read its stream.
+func TestServeSecondSignal(t *testing.T) {
+	needSignals(t)
+	p := serveGopher(t, "--addr", "127.0.0.1:0", "--drain", "1h")
+	c, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.(*net.TCPConn).SetReadBuffer(4096); err != nil {
+		t.Fatal(err)
+	}
+	body := strings.Replace(p.data, `"max_tokens":64`, `"stream":true,"n":16,"logprobs":true,"top_logprobs":20`, 1) // more than the buffers hold
+	fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", p.path, len(body), body)
+	if _, err := io.ReadFull(c, make([]byte, 500)); err != nil { // the stream has begun
+		t.Fatal(err)
+	}
+	p.signal(syscall.SIGTERM)
+	for status := 200; status != http.StatusServiceUnavailable; {
+		resp, err := http.Get(p.url + "/readyz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		status = resp.StatusCode
+	}
+	p.signal(os.Interrupt)
+	if status, log := p.wait(); status != -1 || strings.Contains(log, "stopped") {
+		t.Errorf("status %d, not ended by the signal: %s", status, log)
+	}
+}
+
 // TestServeTLS serves HTTPS and reads a new certificate.
 func TestServeTLS(t *testing.T) {
 	needSignals(t)

@@ -89,7 +89,8 @@ func (r *running) readCertificate() error {
 // run loads the models and serves until ctx ends, a signal arrives or a server fails.
 func (r *running) run(ctx context.Context) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
-	defer stop() // the next signal ends the process
+	defer signal.Reset(os.Interrupt, syscall.SIGTERM) // the next signal ends the process
+	defer stop()
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, syscall.SIGHUP)
 	defer signal.Stop(again)

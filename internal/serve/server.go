@@ -153,13 +153,15 @@ func (s *Server) Ready() bool { return s.observer.Ready() }
 
 // Serve serves the service on a listener until Shutdown, after which it returns nil. Without API keys, a
 // listener on a loopback address answers only requests for this machine.
-func (s *Server) Serve(l net.Listener) error { return s.serve(l, s.handler) }
+func (s *Server) Serve(l net.Listener) error { return s.serve(l, s.handler, s.o.Keys == nil) }
 
-// ServeOperator serves OperatorHandler on a listener until Shutdown.
-func (s *Server) ServeOperator(l net.Listener) error { return s.serve(l, s.operator) }
+// ServeOperator serves OperatorHandler on a listener until Shutdown. A listener on a loopback address answers
+// only requests for this machine.
+func (s *Server) ServeOperator(l net.Listener) error { return s.serve(l, s.operator, true) }
 
-func (s *Server) serve(l net.Listener, h http.Handler) error {
-	if Loopback(l.Addr()) && s.o.Keys == nil {
+// serve serves a handler. guard protects it from pages that reach a loopback address under another name.
+func (s *Server) serve(l net.Listener, h http.Handler, guard bool) error {
+	if guard && Loopback(l.Addr()) {
 		h = webpage.Loopback(h)
 	}
 	one := &http.Server{
