@@ -101,6 +101,7 @@ func TestErrorOf(t *testing.T) {
 		{&engine.RequestError{Param: "messages", Why: "x"}, 400, "", ""},
 		{fmt.Errorf("x: %w", engine.ErrContextFull), 400, "context_length_exceeded", ""},
 		{engine.ErrUnsupported, 400, "unsupported", ""},
+		{fmt.Errorf("x: %w", &engine.UnsupportedError{Why: "it has no chat template"}), 400, "unsupported", ""},
 		{&keys.Refusal{Reason: keys.Missing}, 401, "invalid_api_key", ""},
 		{fleet.ErrUnknown, 404, "model_not_found", ""},
 		{&http.MaxBytesError{Limit: 5}, 413, "request_too_large", ""},
@@ -118,6 +119,14 @@ func TestErrorOf(t *testing.T) {
 		if e.Status != c.status || e.Code != c.code || h.Get("Retry-After") != c.retry || e.Message == "" || strings.Contains(e.Error(), "secret") {
 			t.Errorf("%v: %+v, header %v", c.err, e, h)
 		}
+	}
+}
+
+// TestErrorOfReason checks that the client learns why a model does not support its request.
+func TestErrorOfReason(t *testing.T) {
+	e := ErrorOf(fmt.Errorf("x: %w", &engine.UnsupportedError{Why: "it has no chat template"}))
+	if want := "model: the model does not support this request: it has no chat template"; e.Error() != want {
+		t.Errorf("%q, want %q", e.Error(), want)
 	}
 }
 

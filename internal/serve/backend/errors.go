@@ -75,6 +75,7 @@ func ErrorOf(err error) *Error {
 	var own *Error
 	var field *fields.Error
 	var request *engine.RequestError
+	var unsupported *engine.UnsupportedError
 	var busy *engine.BusyError
 	var body *http.MaxBytesError
 	var large *fleet.TooLargeError
@@ -86,6 +87,8 @@ func ErrorOf(err error) *Error {
 		return &Error{Status: http.StatusBadRequest, Kind: Invalid, Param: field.Param, Message: field.Why}
 	case errors.As(err, &request):
 		return &Error{Status: http.StatusBadRequest, Kind: Invalid, Param: request.Param, Message: request.Why}
+	case errors.As(err, &unsupported):
+		return &Error{Status: http.StatusBadRequest, Kind: Invalid, Code: "unsupported", Param: "model", Message: unsupported.Error()}
 	case errors.As(err, &busy):
 		return &Error{Status: http.StatusTooManyRequests, Kind: Overloaded, Code: "rate_limit_exceeded", Message: busy.Error(), RetryAfter: max(busy.RetryAfter, time.Second)}
 	case errors.As(err, &body):

@@ -228,6 +228,17 @@ var (
 	ErrClosed      = errors.New("the model is closed")
 )
 
+// UnsupportedError is ErrUnsupported with the reason.
+type UnsupportedError struct {
+	Why string // such as "it has no chat template"
+}
+
+// Error implements error.
+func (e *UnsupportedError) Error() string { return ErrUnsupported.Error() + ": " + e.Why }
+
+// Is reports whether target is ErrUnsupported.
+func (e *UnsupportedError) Is(target error) bool { return target == ErrUnsupported }
+
 // BusyError reports that too many requests wait.
 type BusyError struct {
 	RetryAfter time.Duration

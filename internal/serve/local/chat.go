@@ -79,7 +79,7 @@ func (m *Model) input() chat.Input {
 // Chat renders a conversation.
 func (m *Model) Chat(ctx context.Context, c engine.Conversation) (*engine.Prompt, error) {
 	if m.talk == nil {
-		return nil, fmt.Errorf("%w: it has no chat template", engine.ErrUnsupported)
+		return nil, &engine.UnsupportedError{Why: "it has no chat template"}
 	}
 	t := m.talk
 	if len(c.Tools) > 0 {

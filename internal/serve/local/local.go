@@ -182,7 +182,7 @@ func failure(err error) error {
 	case errors.Is(err, pianola.ErrClosed):
 		return engine.ErrClosed
 	case errors.Is(err, pianola.ErrNoSampler), errors.Is(err, pianola.ErrNoLogProbs):
-		return fmt.Errorf("%w: %w", engine.ErrUnsupported, err)
+		return &engine.UnsupportedError{Why: err.Error()}
 	}
 	return err
 }

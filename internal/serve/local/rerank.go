@@ -48,7 +48,7 @@ func (m *Model) prepareRerank() error {
 // Rerank returns the probability of yes, of yes and no, for each document.
 func (m *Model) Rerank(ctx context.Context, query string, documents []string) ([]float64, int, error) {
 	if !m.info.Reranks {
-		return nil, 0, fmt.Errorf("%w: its file has no text for reranking", engine.ErrUnsupported)
+		return nil, 0, &engine.UnsupportedError{Why: "its file has no text for reranking"}
 	}
 	all, total := make([][]int32, len(documents)), 0
 	for i, d := range documents {
