@@ -26,6 +26,9 @@ func isolating(patterns ...pattern) []stage {
 // them are equivalent.
 func knownPattern(t *classTable, expr string) (pattern, bool) {
 	switch expr {
+	case `\s+$`:
+		return lineEndPattern{}, true
+
 	case `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`,
 		`'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`:
 		return gpt2Pattern{t}, true
@@ -120,6 +123,9 @@ func ggufPreTokenizer(t *classTable, name string) (p preTokenizer, ok bool) {
 	return preTokenizer{}, false
 }
 
+// deepseekWord matches words of letters that have two cases, in the tokenizers of DeepSeek V1 and V2.
+const deepseekWord = `\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+`
+
 // ggufExpressions returns the stages of the pre-tokenizers that use package regexp.
 func ggufExpressions(t *classTable, name string) ([]stage, bool) {
 	const (
@@ -138,6 +144,8 @@ func ggufExpressions(t *classTable, name string) ([]stage, bool) {
 		exprs = []string{notBloom, digit}
 	case "deepseek-coder":
 		exprs = []string{`[\r\n]`, `\s?\p{L}+`, `\s?\p{P}+`, `[一-龥ࠀ-一가-퟿]+`, digit}
+	case "deepseek-llm":
+		exprs = []string{`[\r\n]`, deepseekWord, `\s?[!-/:-~！-／：-～‘-‟　-。]+`, `\s+$`, `[一-龥ࠀ-一가-퟿]+`, `\p{N}+`}
 	case "deepseek-v3", "hunyuan-dense", "joyai-llm":
 		exprs = []string{numbers, `[一-龥぀-ゟ゠-ヿ]+`, deepseek3}
 	case "seed-coder":

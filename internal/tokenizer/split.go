@@ -1,6 +1,9 @@
 package tokenizer
 
-import "strings"
+import (
+	"strings"
+	"unicode"
+)
 
 // A pattern finds a pre-tokenizer's matches in text.
 type pattern interface {
@@ -297,6 +300,33 @@ func (triplePattern) next(s string) (int, bool) {
 				return 3, true
 			}
 			return i - 2, false
+		}
+	}
+	return len(s), false
+}
+
+// lineEndPattern is \s+$, where $ is the end of a line: white space at the end of a text or before a
+// line break.
+type lineEndPattern struct{}
+
+func (lineEndPattern) next(s string) (int, bool) {
+	for from := 0; from < len(s); {
+		start := strings.IndexFunc(s[from:], unicode.IsSpace)
+		if start < 0 {
+			break
+		}
+		start += from
+		end := len(s)
+		if n := strings.IndexFunc(s[start:], func(c rune) bool { return !unicode.IsSpace(c) }); n >= 0 {
+			from = start + n
+			end = start + max(0, strings.LastIndexByte(s[start:from], '\n'))
+		}
+		switch {
+		case end <= start:
+		case start > 0:
+			return start, false
+		default:
+			return end, true
 		}
 	}
 	return len(s), false

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -217,6 +218,28 @@ func TestSplitTime(t *testing.T) {
 					t.Errorf("took %v", d)
 				}
 			})
+		}
+	}
+}
+
+// TestLineEndPattern divides texts at white space before the ends of lines.
+func TestLineEndPattern(t *testing.T) {
+	for text, want := range map[string][]string{
+		"a b":          {"a b"},
+		"a b  ":        {"a b", "  "},
+		"  ":           {"  "},
+		" \t\u3000":    {" \t\u3000"},
+		"a  \nb":       {"a", "  ", "\nb"},
+		"a\nb":         {"a\nb"},
+		"a \n \n c d ": {"a", " \n ", "\n c d", " "},
+	} {
+		var got []string
+		for rest := text; rest != ""; {
+			n, _ := lineEndPattern{}.next(rest)
+			got, rest = append(got, rest[:n]), rest[n:]
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
 }
