@@ -343,30 +343,7 @@ func TestServeHere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	r, w := io.Pipe()
-	var log bytes.Buffer
-	ended := make(chan int, 1)
-	go func() {
-		ended <- execute(ctx, []string{
-			"serve", "--models-dir", dir, "--addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0", "--device", "cpu", "--ctx", "256",
-			"--alias", "uno=one", "--memory-budget", "200M", "--parallel", "2",
-		}, strings.NewReader(""), w, &log)
-		w.Close()
-	}()
-	out := bufio.NewScanner(r)
-	url := ""
-	for out.Scan() {
-		if _, at, ok := strings.Cut(out.Text(), " at "); ok {
-			url = at
-		}
-		if strings.HasPrefix(out.Text(), "try") {
-			break
-		}
-	}
-	go io.Copy(io.Discard, r)
-	p := &process{t: t, url: url}
+	p, stop := serveHere(t, "--models-dir", dir, "--metrics-addr", "127.0.0.1:0", "--alias", "uno=one", "--memory-budget", "200M", "--parallel", "2")
 	var first string
 	for i, name := range []string{"one", "two", "uno", "one.gguf"} {
 		status, reply := p.post(http.DefaultClient, "/v1/completions", "", fmt.Sprintf(`{"model":%q,"prompt":"func main() {","max_tokens":8,"temperature":0}`, name))
@@ -385,7 +362,7 @@ func TestServeHere(t *testing.T) {
 			t.Errorf("%s: status %d: %s", name, status, reply)
 		}
 	}
-	resp, err := http.Get(url + "/metrics")
+	resp, err := http.Get(p.url + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,9 +370,48 @@ func TestServeHere(t *testing.T) {
 	if resp.StatusCode != 404 {
 		t.Errorf("/metrics: status %d, although it has an address of its own", resp.StatusCode)
 	}
-	cancel()
-	if status := <-ended; status != 0 || !strings.Contains(log.String(), "model evicted") {
-		t.Errorf("status %d: %s", status, log.String())
+	if status, log := stop(); status != 0 || !strings.Contains(log, "model evicted") {
+		t.Errorf("status %d: %s", status, log)
+	}
+}
+
+// TestServeHub serves a model of the hub under the ID of its repository.
+func TestServeHub(t *testing.T) {
+	gopherHub(t)
+	p, stop := serveHere(t, "org/gopher:Q8_0")
+	for _, name := range []string{"org/gopher", "org/gopher:Q8_0"} {
+		if status, reply := p.post(http.DefaultClient, "/v1/completions", "", fmt.Sprintf(`{"model":%q,"prompt":"x","max_tokens":1}`, name)); status != 200 || !strings.Contains(reply, `"model":"org/gopher"`) {
+			t.Errorf("%s: status %d: %s", name, status, reply)
+		}
+	}
+	if status, log := stop(); status != 0 {
+		t.Errorf("status %d: %s", status, log)
+	}
+}
+
+// serveHere runs the command in this process until stop, which returns its exit status and its log.
+func serveHere(t *testing.T, args ...string) (p *process, stop func() (int, string)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	r, w := io.Pipe()
+	var log bytes.Buffer
+	ended := make(chan int, 1)
+	args = append([]string{"serve", "--addr", "127.0.0.1:0", "--device", "cpu", "--ctx", "256"}, args...)
+	go func() {
+		ended <- execute(ctx, args, strings.NewReader(""), w, &log)
+		w.Close()
+	}()
+	p = &process{t: t}
+	for out := bufio.NewScanner(r); out.Scan() && !strings.HasPrefix(out.Text(), "try"); {
+		if _, at, ok := strings.Cut(out.Text(), " at "); ok {
+			p.url = at
+		}
+	}
+	go io.Copy(io.Discard, r)
+	return p, func() (int, string) {
+		cancel()
+		return <-ended, log.String()
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -159,7 +160,8 @@ func (r *running) greet() error {
 	if info, ok := r.s.Info(id); ok && !info.Chat {
 		path, input = "/v1/completions", `"prompt":"Hello"`
 	}
-	_, err = fmt.Fprintf(r.out, "Pianola serves %s at %s\npage  %s/\ntry   curl%s %s%s -H 'Content-Type: application/json' -d '{\"model\":%q,%s,\"max_tokens\":64}'\n",
-		names(r.o.Models), url, url, options, url, path, id, input)
+	body := strings.ReplaceAll(fmt.Sprintf(`{"model":%q,%s,"max_tokens":64}`, id, input), "'", `'\''`) // for the shell
+	_, err = fmt.Fprintf(r.out, "Pianola serves %s at %s\npage  %s/\ntry   curl%s %s%s -H 'Content-Type: application/json' -d '%s'\n",
+		names(r.o.Models), url, url, options, url, path, body)
 	return err
 }

@@ -104,6 +104,9 @@ func runTurns(ctx context.Context, m engine.Model, turns []*turn.Request, add fu
 		})
 	}
 	running.Wait()
+	if failed == nil {
+		failed = context.Cause(ctx) // it may have ended between two turns
+	}
 	return u, failed
 }
 
