@@ -18,6 +18,8 @@
 #   softmetal   the Metal device passes on Metal in software; needs cgo, clang 19
 #               and GCC's Objective-C runtime
 #   pages       the HTML pages work in Chromium and are accessible; needs chromium and npm
+#   clients     the service works with unchanged clients: openai-go and four npm packages;
+#               needs npm
 #   darwinkit   the bridge to darwinkit runs on Metal in software; needs libffi too
 # race        the packages with goroutines pass under the race detector
 # stress      concurrent tests pass 50 times beside busy loops: STRESS is a package,
@@ -50,10 +52,10 @@ FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
 TOOL = $$(go -C internal/tools tool -n $(1))
 
-.PHONY: load release check test race stress soak exhaustive sizes test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit pages metallib golden goldens-bundle goldens-peer gen api fuzz bench bench-peer peer-quantize fmt vet lint scripts mac-report ranks generated api-check cross
+.PHONY: load release check test race stress soak exhaustive sizes test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit pages clients metallib golden goldens-bundle goldens-peer gen api fuzz bench bench-peer peer-quantize fmt vet lint scripts mac-report ranks generated api-check cross
 
 # make -j2 check runs two targets at a time: many are single-threaded.
-check: fmt sizes vet lint scripts ranks api-check softmetal exhaustive cross generated test-arm64 darwinkit pages
+check: fmt sizes vet lint scripts ranks api-check softmetal exhaustive cross generated test-arm64 darwinkit pages clients
 
 fmt:
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
@@ -197,8 +199,19 @@ pages: $(AXE)
 	go -C internal/pagetest vet ./...
 	go -C internal/pagetest test -timeout 5m . -axe $(AXE)
 
+CLIENTS := $(CURDIR)/build/clients
+$(CLIENTS)/node_modules/.package-lock.json: internal/clienttest/node/package-lock.json
+	mkdir -p $(CLIENTS)
+	cp internal/clienttest/node/package*.json $(CLIENTS)
+	npm ci --silent --prefix $(CLIENTS) --ignore-scripts --no-audit --no-fund
+
+clients: $(CLIENTS)/node_modules/.package-lock.json
+	cp internal/clienttest/node/*.mjs $(CLIENTS)
+	go -C internal/clienttest vet ./...
+	go -C internal/clienttest test -timeout 5m . -node $(CLIENTS)
+
 golden:
-	go test ./compiler ./table ./cmd/pianola -update
+	go test ./compiler ./table ./cmd/pianola ./internal/serve/openai ./internal/serve/responses ./internal/serve/anthropic -update
 
 BUNDLE := build/goldens
 goldens-bundle:
