@@ -37,12 +37,12 @@ func TestParse(t *testing.T) {
 
 // order is a request of the tests.
 type order struct {
-	n, tokens int
-	x         float64
-	s         string
-	b         bool
-	ids       []int32
-	items     []string
+	n     int
+	x     float64
+	s     string
+	b     bool
+	ids   []int32
+	items []string
 }
 
 var orderFields = []Field[order]{

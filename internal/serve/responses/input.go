@@ -7,8 +7,7 @@ import (
 // param is an item of the input while it is read.
 type param struct {
 	Item
-	isReference bool
-	content     bool // a reasoning item has its text, not only a summary
+	content bool // a reasoning item has its text, not only a summary
 }
 
 // items returns the input of a request, a text or a list of items. find returns an item of a stored
