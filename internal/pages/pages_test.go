@@ -2,6 +2,7 @@ package pages
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -168,6 +169,30 @@ func TestEvict(t *testing.T) {
 	pin.Release()
 	if err := big.s.Extend(128 + 3*64); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestManySpaces uses many namespaces once. Those whose pages were evicted are forgotten, and one that has
+// pages is not.
+func TestManySpaces(t *testing.T) {
+	w := full(t, 8)
+	use := func(space string) {
+		c := w.start(space, numbers(0, 128), true)
+		w.must(t, c)
+		c.s.Publish(space, c.tokens, true)
+		c.s.Release()
+	}
+	use("kept")
+	pin := w.st.Pin("kept", numbers(0, 128))
+	defer pin.Release()
+	for i := range 1000 {
+		use(fmt.Sprint(i))
+		if n := len(w.st.tree.roots); n > minRoots {
+			t.Fatalf("%d namespaces after %d", n, i)
+		}
+	}
+	if n := w.st.Match("kept", numbers(0, 128)).Len; n != 128 {
+		t.Errorf("%d tokens of the namespace with pages", n)
 	}
 }
 

@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"maps"
 	"slices"
 )
 
@@ -16,6 +17,7 @@ const MinPartial = 16
 // sequences can see that they should wait for it.
 type tree struct {
 	roots map[string]*node
+	most  int  // number of roots at which those without children are removed
 	lru   node // ring of the published nodes, the most recently used first
 }
 
@@ -35,10 +37,18 @@ type node struct {
 // block is the key of a full node.
 type block [Size]int32
 
-// root returns the root of a namespace.
+// minRoots is the smallest number of roots at which those without children are removed.
+const minRoots = 64
+
+// root returns the root of a namespace. Namespaces without nodes are forgotten when their number has
+// doubled, so that names that come once need no memory for ever.
 func (t *tree) root(space string) *node {
 	r := t.roots[space]
 	if r == nil {
+		if len(t.roots) >= max(t.most, minRoots) {
+			maps.DeleteFunc(t.roots, func(_ string, r *node) bool { return len(r.children) == 0 })
+			t.most = 2 * len(t.roots)
+		}
 		r = &node{}
 		t.roots[space] = r
 	}

@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"slices"
 	"strings"
@@ -24,7 +25,7 @@ func (m *Model) Generate(ctx context.Context, g engine.Generation, yield func(en
 	if len(ids) >= m.info.Context {
 		return r, engine.ErrContextFull
 	}
-	s, err := m.m.NewSession(pianola.SessionOptions{IgnoreStops: g.IgnoreStops, Space: g.User})
+	s, err := m.m.NewSession(pianola.SessionOptions{IgnoreStops: g.IgnoreStops, Space: space(g.User)})
 	if err != nil {
 		return r, failure(err)
 	}
@@ -57,6 +58,15 @@ func (m *Model) Generate(ctx context.Context, g engine.Generation, yield func(en
 		err = nil // the answer ends here
 	}
 	return r, err
+}
+
+// space returns the namespace of a user's pages. A client can choose a part of the name, of any length.
+func space(user string) string {
+	if len(user) <= sha256.Size {
+		return user
+	}
+	sum := sha256.Sum256([]byte(user))
+	return string(sum[:])
 }
 
 // options returns the library's options of a generation.

@@ -243,11 +243,12 @@ func TestCloseWhileGenerating(t *testing.T) {
 // TestCache generates twice after a long prompt. Only generations of the same user that may share find it.
 func TestCache(t *testing.T) {
 	m := open(t, Options{})
+	long := strings.Repeat("salt", 1000)
 	for _, c := range []struct {
 		user  string
 		alone bool
 		found bool
-	}{{"", false, false}, {"", false, true}, {"", true, false}, {"alice", false, false}, {"alice", false, true}, {"bob", false, false}, {"", false, true}} {
+	}{{"", false, false}, {"", false, true}, {"", true, false}, {"alice", false, false}, {"alice", false, true}, {"bob", false, false}, {"", false, true}, {long + "a", false, false}, {long + "a", false, true}, {long + "b", false, false}} {
 		share := !c.alone
 		g := engine.Generation{Prompt: prompt(strings.Repeat("func main() {}\n", 20)), MaxTokens: 2, User: c.user, CachePrompt: &share}
 		if _, _, r := generate(t, m, g); r.Cached > 0 != c.found {
