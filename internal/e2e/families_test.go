@@ -96,3 +96,24 @@ func promptInPieces(t testing.TB, s *pianola.Session, ids []int32, size int) (ne
 	}
 	return next
 }
+
+// TestFamilyParallel compares generations in a batch, and speculative decoding, with plain decoding:
+// scored routers, shared experts, factors of Q by position, and parallel blocks.
+func TestFamilyParallel(t *testing.T) {
+	for _, name := range []string{"ministral3", "glm4_moe_qknorm", "cohere2", "qwen2_moe"} {
+		t.Run(name, func(t *testing.T) {
+			dir := "testdata/variants/" + name
+			table := pianola.TableOptions{Context: 256, Batching: true, LogProbs: true}
+			alone := open(t, dir, pianola.Options{Device: pianola.DeviceCPU, Table: table})
+			m := open(t, dir, pianola.Options{Device: pianola.DeviceCPU, Table: pianola.TableOptions{Draft: 3}})
+			for _, c := range readGolden(t, dir+"/golden.json").Cases {
+				want, _ := speculated(t, m, c.PromptIDs, 100, false)
+				if got, _ := speculated(t, m, c.PromptIDs, 100, true); !slices.Equal(got, want) {
+					t.Errorf("prompt of %d tokens: with speculation %v, without %v", len(c.PromptIDs), got, want)
+				}
+			}
+			table.Pages = 12
+			checkParallel(t, alone, open(t, dir, pianola.Options{Device: pianola.DeviceCPU, Parallel: 5, Table: table}), 12)
+		})
+	}
+}
