@@ -127,7 +127,7 @@ func readTools(r *request, v fields.Value) error {
 
 // toolFields are the fields of a tool.
 var toolFields = []fields.Field[engine.Tool]{
-	{Name: "type", Read: func(_ *engine.Tool, v fields.Value) error { return v.Choice(new(string), "custom") }},
+	{Name: "type", Doc: "`custom`", Read: func(_ *engine.Tool, v fields.Value) error { return v.Choice(new(string), "custom") }},
 	{Name: "name", Read: func(t *engine.Tool, v fields.Value) error { return v.Text(&t.Name) }},
 	{Name: "description", Read: func(t *engine.Tool, v fields.Value) error { return v.Text(&t.Description) }},
 	{Name: "input_schema", Read: func(t *engine.Tool, v fields.Value) error {
@@ -135,12 +135,12 @@ var toolFields = []fields.Field[engine.Tool]{
 		_, err := v.Members()
 		return err
 	}},
-	{Name: "strict", Read: func(_ *engine.Tool, v fields.Value) error { return off(v, unconstrained) }},
-	{Name: "defer_loading", Read: func(_ *engine.Tool, v fields.Value) error { return off(v, "all tools are in the prompt") }},
+	{Name: "strict", Doc: "false", Read: func(_ *engine.Tool, v fields.Value) error { return off(v, unconstrained) }},
+	{Name: "defer_loading", Doc: "false", Read: func(_ *engine.Tool, v fields.Value) error { return off(v, "all tools are in the prompt") }},
 	{Name: "input_examples", Refused: "chat templates have no place for them"},
-	{Name: "cache_control"},
-	{Name: "eager_input_streaming"},
-	{Name: "allowed_callers"},
+	{Name: "cache_control", Doc: "all prompts are cached"},
+	{Name: "eager_input_streaming", Doc: "has no effect"},
+	{Name: "allowed_callers", Doc: "the model is the only caller"},
 }
 
 // off reads a boolean that must be false.
@@ -157,7 +157,7 @@ func off(v fields.Value, why string) error {
 
 // toolChoiceFields are the fields of tool_choice.
 var toolChoiceFields = []fields.Field[request]{
-	{Name: "type", Read: func(r *request, v fields.Value) error {
+	{Name: "type", Doc: "`auto` and `none`", Read: func(r *request, v fields.Value) error {
 		if err := v.Choice(&r.toolChoice, "auto", "none", "any", "tool"); err != nil {
 			return err
 		}
@@ -166,25 +166,25 @@ var toolChoiceFields = []fields.Field[request]{
 		}
 		return nil
 	}},
-	{Name: "name"}, // of the type tool
+	{Name: "name", Doc: "of the type `tool`, which is refused"},
 	{Name: "disable_parallel_tool_use", Read: func(r *request, v fields.Value) error { return v.Bool(&r.oneCall) }},
 }
 
 // thinkingFields are the fields of thinking.
 var thinkingFields = []fields.Field[request]{
-	{Name: "type", Read: func(r *request, v fields.Value) error {
+	{Name: "type", Doc: "`enabled`, `adaptive` and `disabled`", Read: func(r *request, v fields.Value) error {
 		var kind string
 		err := v.Choice(&kind, "enabled", "adaptive", "disabled")
 		r.thinks = kind != "disabled"
 		return err
 	}},
-	{Name: "budget_tokens", Read: func(_ *request, v fields.Value) error { return v.Int(new(int), 1, maxTokens) }},
-	{Name: "display", Read: func(_ *request, v fields.Value) error { return v.Choice(new(string), "summarized") }},
+	{Name: "budget_tokens", Doc: "not enforced", Read: func(_ *request, v fields.Value) error { return v.Int(new(int), 1, maxTokens) }},
+	{Name: "display", Doc: "`summarized`; the thinking itself is returned", Read: func(_ *request, v fields.Value) error { return v.Choice(new(string), "summarized") }},
 }
 
 // outputFields are the fields of output_config.
 var outputFields = []fields.Field[request]{
-	{Name: "effort", Read: func(r *request, v fields.Value) error {
+	{Name: "effort", Doc: "`low` to `max`", Read: func(r *request, v fields.Value) error {
 		return v.Choice(&r.effort, "low", "medium", "high", "xhigh", "max")
 	}},
 	{Name: "format", Refused: unconstrained},
@@ -253,9 +253,12 @@ func readBlock(v fields.Value) (block, error) {
 
 // The fields that blocks of several types have.
 var (
-	typeField  = fields.Field[block]{Name: "type"}
-	cacheField = fields.Field[block]{Name: "cache_control"}
+	typeField  = fields.Field[block]{Name: "type", Doc: "read before the other fields"}
+	cacheField = fields.Field[block]{Name: "cache_control", Doc: "all prompts are cached"}
 )
+
+// noPlace explains why a field is ignored.
+const noPlace = "chat templates have no place for it"
 
 // blockFields are the fields of blocks by their type.
 var blockFields map[string][]fields.Field[block]
@@ -263,13 +266,13 @@ var blockFields map[string][]fields.Field[block]
 // init breaks the cycle of blockFields and the blocks in results of tools.
 func init() {
 	blockFields = map[string][]fields.Field[block]{
-		"text": {typeField, cacheField, {Name: "citations"}, {Name: "text", Read: func(b *block, v fields.Value) error { return v.Text(&b.Text) }}},
+		"text": {typeField, cacheField, {Name: "citations", Doc: noPlace}, {Name: "text", Read: func(b *block, v fields.Value) error { return v.Text(&b.Text) }}},
 		"thinking": {
-			typeField, {Name: "signature"}, // is not verified
+			typeField, {Name: "signature", Doc: "it is not verified"},
 			{Name: "thinking", Read: func(b *block, v fields.Value) error { return v.Text(&b.Text) }},
 		},
 		"tool_use": {
-			typeField, cacheField, {Name: "caller"},
+			typeField, cacheField, {Name: "caller", Doc: noPlace},
 			{Name: "id", Read: func(b *block, v fields.Value) error { return v.Text(&b.ID) }},
 			{Name: "name", Read: func(b *block, v fields.Value) error { return v.Text(&b.Name) }},
 			{Name: "input", Read: func(b *block, v fields.Value) error {
@@ -280,7 +283,7 @@ func init() {
 		},
 		"tool_result": {
 			typeField, cacheField,
-			{Name: "is_error"}, // templates have no place for it
+			{Name: "is_error", Doc: noPlace},
 			{Name: "tool_use_id", Read: func(b *block, v fields.Value) error { return v.Text(&b.ID) }},
 			{Name: "content", Read: func(b *block, v fields.Value) (err error) {
 				b.Text, err = texts(v)

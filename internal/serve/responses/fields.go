@@ -154,7 +154,7 @@ func readTools(r *request, v fields.Value) error {
 
 // functionFields are the fields of a function.
 var functionFields = []fields.Field[function]{
-	{Name: "type"},
+	{Name: "type", Doc: "`function`; it is read before the other fields"},
 	{Name: "name", Read: func(f *function, v fields.Value) error { return v.Text(&f.Name) }},
 	{Name: "description", Read: func(f *function, v fields.Value) error { return text(&f.Description, v) }},
 	{Name: "parameters", Read: func(f *function, v fields.Value) error {
@@ -162,7 +162,7 @@ var functionFields = []fields.Field[function]{
 		_, err := v.Members()
 		return err
 	}},
-	{Name: "strict", Read: func(f *function, v fields.Value) error {
+	{Name: "strict", Doc: "false, also if it is absent", Read: func(f *function, v fields.Value) error {
 		if err := v.Bool(&f.Strict); err == nil && f.Strict {
 			return v.Errorf("strict is not supported: %s", unconstrained)
 		} else if err != nil {
@@ -187,11 +187,11 @@ var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max
 
 // reasoningFields are the fields of reasoning.
 var reasoningFields = []fields.Field[request]{
-	{Name: "effort", Read: func(r *request, v fields.Value) error {
+	{Name: "effort", Doc: "`none` to `max`", Read: func(r *request, v fields.Value) error {
 		r.effort = new(string)
 		return v.Choice(r.effort, efforts...)
 	}},
-	{Name: "summary", Read: func(r *request, v fields.Value) error {
+	{Name: "summary", Doc: "`auto`; there are no summaries, because the reasoning itself is returned", Read: func(r *request, v fields.Value) error {
 		r.summary = new(string)
 		return v.Choice(r.summary, "auto")
 	}},
@@ -202,14 +202,14 @@ var reasoningFields = []fields.Field[request]{
 
 // textFields are the fields of text.
 var textFields = []fields.Field[request]{
-	{Name: "format", Read: func(_ *request, v fields.Value) error {
+	{Name: "format", Doc: "`text`", Read: func(_ *request, v fields.Value) error {
 		kind, err := typeOf(v)
 		if err != nil || kind == "text" {
 			return err
 		}
 		return v.Errorf("the format %.80q is not supported: %s", kind, unconstrained)
 	}},
-	{Name: "verbosity", Read: func(_ *request, v fields.Value) error { return v.Choice(new(string), "medium") }},
+	{Name: "verbosity", Doc: "`medium`", Read: func(_ *request, v fields.Value) error { return v.Choice(new(string), "medium") }},
 }
 
 // readMetadata reads the metadata.

@@ -89,7 +89,7 @@ func (p *param) check(v fields.Value) error {
 
 // The fields that items of several types have.
 var (
-	typeField   = fields.Field[param]{Name: "type"}
+	typeField   = fields.Field[param]{Name: "type", Doc: "read before the other fields"}
 	idField     = fields.Field[param]{Name: "id", Read: func(p *param, v fields.Value) error { return v.Text(&p.ID) }}
 	statusField = fields.Field[param]{Name: "status", Read: func(p *param, v fields.Value) error {
 		return v.Choice(&p.Status, inProgress, completed, incomplete)
@@ -97,19 +97,22 @@ var (
 	callField = fields.Field[param]{Name: "call_id", Read: func(p *param, v fields.Value) error { return v.Text(&p.CallID) }}
 )
 
+// noPlace explains why a field is ignored.
+const noPlace = "chat templates have no place for it"
+
 // itemFields are the fields of the items of the input by their type.
 var itemFields = map[string][]fields.Field[param]{
 	messageItem: {
 		typeField, idField, statusField,
-		{Name: "role", Read: func(p *param, v fields.Value) error {
+		{Name: "role", Doc: "user, assistant, system, or developer, which means system", Read: func(p *param, v fields.Value) error {
 			err := v.Choice(&p.Role, "user", "assistant", "system", "developer")
 			if p.Role == "developer" {
 				p.Role = "system"
 			}
 			return err
 		}},
-		{Name: "content", Read: readContent},
-		{Name: "phase"}, // templates have no place for it
+		{Name: "content", Doc: "a text or parts", Read: readContent},
+		{Name: "phase", Doc: noPlace},
 	},
 	reasoningItem: {
 		typeField, idField, statusField,
@@ -117,7 +120,7 @@ var itemFields = map[string][]fields.Field[param]{
 			p.content = true
 			return readContent(p, v)
 		}},
-		{Name: "summary", Read: func(p *param, v fields.Value) error {
+		{Name: "summary", Doc: "used without a content", Read: func(p *param, v fields.Value) error {
 			if p.content {
 				return nil
 			}
@@ -129,15 +132,15 @@ var itemFields = map[string][]fields.Field[param]{
 		typeField, idField, statusField, callField,
 		{Name: "name", Read: func(p *param, v fields.Value) error { return v.Text(&p.Name) }},
 		{Name: "arguments", Read: func(p *param, v fields.Value) error { return v.Text(&p.Arguments) }},
-		{Name: "caller"},
-		{Name: "namespace"},
+		{Name: "caller", Doc: noPlace},
+		{Name: "namespace", Doc: noPlace},
 	},
 	outputItem: {
 		typeField, idField, statusField, callField,
-		{Name: "output", Read: readContent},
-		{Name: "name"},
-		{Name: "caller"},
-		{Name: "namespace"},
+		{Name: "output", Doc: "a text or parts", Read: readContent},
+		{Name: "name", Doc: "the call has it"},
+		{Name: "caller", Doc: noPlace},
+		{Name: "namespace", Doc: noPlace},
 	},
 	referenceItem: {typeField, idField},
 }
@@ -173,9 +176,9 @@ func readContent(p *param, v fields.Value) error {
 
 // partFields are the fields of a part.
 var partFields = []fields.Field[Text]{
-	{Name: "type"},
+	{Name: "type", Doc: "`input_text`, `output_text` or `refusal`, and of reasoning `reasoning_text` or `summary_text`; it is read before the other fields"},
 	{Name: "text", Read: func(t *Text, v fields.Value) error { return v.Text(&t.Text) }},
 	{Name: "refusal", Read: func(t *Text, v fields.Value) error { return v.Text(&t.Text) }},
-	{Name: "annotations"},
-	{Name: "logprobs"},
+	{Name: "annotations", Doc: noPlace},
+	{Name: "logprobs", Doc: noPlace},
 }
