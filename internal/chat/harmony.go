@@ -47,7 +47,7 @@ func (s *AnswerStream) harmonyMessage(header string) {
 	finish := func(*AnswerStream) {}
 	switch {
 	case call:
-		body.text, finish = (*AnswerStream).hold, (*AnswerStream).harmonyCall
+		body.text, finish = (*AnswerStream).argumentsText, (*AnswerStream).harmonyCall
 	case channel == "analysis" && !h.isCall:
 		s.harmonyPreamble(false)
 		if h.thoughts++; h.thoughts > 1 {
@@ -104,6 +104,9 @@ func (s *AnswerStream) harmonyPreamble(call bool) {
 
 // harmonyCall ends the body of a call. A body that is not an object is part of the answer proper.
 func (s *AnswerStream) harmonyCall() {
+	if s.closeCall() {
+		return
+	}
 	body := s.taken()
 	object, ok := jsonObject(json.RawMessage(body))
 	s.harmonyPreamble(ok)

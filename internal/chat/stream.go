@@ -11,11 +11,14 @@ import (
 // Delta is a piece of an answer. One of its fields is set.
 type Delta struct {
 	Reasoning, Content string
-	Call               *ToolCall // a complete call
+	// Call is a complete call, or a call without arguments. In the latter case Arguments follow.
+	Call      *ToolCall
+	Arguments string // to append to those of the last call
 }
 
 // AnswerStream parses an answer while it is generated. However a text is divided into pieces, the
-// deltas together are the message that Template.Answer returns for the whole text.
+// deltas together are the same; if its calls are complete, they are the message that Template.Answer
+// returns for the whole text.
 //
 // The time for an answer is linear in its length.
 type AnswerStream struct {
@@ -32,6 +35,7 @@ type AnswerStream struct {
 	guess guess
 	calls int
 
+	early   early
 	harmony harmonyState
 }
 
@@ -53,8 +57,14 @@ const (
 
 // Stream begins to parse an answer to a prompt, which is the rendered conversation. The prompt says
 // whether the answer begins within the reasoning. See Answer for the tools and the text.
+//
+// The arguments of calls in the forms of Qwen and gpt-oss are returned while they come. If such a call is
+// cut off or its arguments are not valid JSON, they have been returned as they are; for Answer, the call is
+// part of the content.
 func (t *Template) Stream(prompt string, tools []Tool) *AnswerStream {
-	return t.stream(strings.HasSuffix(strings.TrimRightFunc(prompt, unicode.IsSpace), cmp.Or(t.think.begin, thinkBegin)), tools)
+	s := t.stream(strings.HasSuffix(strings.TrimRightFunc(prompt, unicode.IsSpace), cmp.Or(t.think.begin, thinkBegin)), tools)
+	s.early.wanted = true
+	return s
 }
 
 // stream begins to parse an answer. opened reports whether it begins within the reasoning.
@@ -294,19 +304,19 @@ func (s *AnswerStream) begin() {
 	}
 	switch s.format {
 	case seedAnswers:
-		s.state = marked("<seed:tool_call>", "</seed:tool_call>", taggedCall)
+		s.state = tagged("<seed:tool_call>", "</seed:tool_call>")
 	case minimaxAnswers:
-		s.state = marked("<minimax:tool_call>", "</minimax:tool_call>", invokedCalls)
+		s.state = marked("<minimax:tool_call>", "</minimax:tool_call>", (*AnswerStream).hold, invokedCalls)
 	case deepseekAnswers:
-		s.state = marked("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", deepseekCalls)
+		s.state = marked("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", (*AnswerStream).hold, deepseekCalls)
 	case cohereAnswers:
-		s.state = wrapped(cohereBegin, cohereEnd, marked("<|START_ACTION|>", "<|END_ACTION|>", cohereCalls))
+		s.state = wrapped(cohereBegin, cohereEnd, marked("<|START_ACTION|>", "<|END_ACTION|>", (*AnswerStream).hold, cohereCalls))
 	case wrappedAnswers:
-		s.state = wrapped(answerBegin, answerEnd, marked("<tool_call>", "</tool_call>", taggedCall))
+		s.state = wrapped(answerBegin, answerEnd, tagged("<tool_call>", "</tool_call>"))
 	case taggedAnswers:
-		s.state = marked("<tool_call>", "</tool_call>", taggedCall)
+		s.state = tagged("<tool_call>", "</tool_call>")
 	case bracketAnswers:
-		s.state = marked("<|tool_call|>", "<|/tool_call|>", jsonCalls)
+		s.state = marked("<|tool_call|>", "<|/tool_call|>", (*AnswerStream).hold, jsonCalls)
 	case mistralAnswers:
 		s.state = mistralText
 	case bareAnswers, fencedAnswers:
@@ -317,10 +327,19 @@ func (s *AnswerStream) begin() {
 // verbatim is the state of text without calls.
 var verbatim = state{text: (*AnswerStream).content}
 
-// marked returns the state of text with calls between two marks. The last mark may be missing.
-func marked(begin, end string, parse func(string) []ToolCall) (text state) {
-	call := state{marks: []string{end}, text: (*AnswerStream).hold}
+// tagged returns the state of text with calls, each between two marks.
+func tagged(begin, end string) state {
+	return marked(begin, end, (*AnswerStream).callText, taggedCall)
+}
+
+// marked returns the state of text with calls between two marks. The last mark may be missing. inner takes
+// the text between the marks.
+func marked(begin, end string, inner func(*AnswerStream, string), parse func(string) []ToolCall) (text state) {
+	call := state{marks: []string{end}, text: inner}
 	finish := func(s *AnswerStream, end string) {
+		if s.closeCall() {
+			return
+		}
 		inner := s.taken()
 		if calls := parse(inner); calls != nil {
 			s.called(calls)

@@ -36,14 +36,17 @@ func (a *answer) End() []engine.Delta { return a.convert(a.s.End()) }
 // convert divides a call into its name and its arguments, as clients expect.
 func (a *answer) convert(deltas []chat.Delta) (list []engine.Delta) {
 	for _, d := range deltas {
-		if d.Call == nil {
-			list = append(list, engine.Delta{Reasoning: d.Reasoning, Content: d.Content})
-			continue
+		if d.Call != nil {
+			list = append(list, engine.Delta{Call: &engine.CallDelta{Index: a.calls, ID: d.Call.ID, Name: d.Call.Name}})
+			a.calls++
+			d.Arguments = string(d.Call.Arguments)
 		}
-		list = append(list,
-			engine.Delta{Call: &engine.CallDelta{Index: a.calls, ID: d.Call.ID, Name: d.Call.Name}},
-			engine.Delta{Call: &engine.CallDelta{Index: a.calls, Arguments: string(d.Call.Arguments)}})
-		a.calls++
+		switch {
+		case d.Arguments != "":
+			list = append(list, engine.Delta{Call: &engine.CallDelta{Index: a.calls - 1, Arguments: d.Arguments}})
+		case d.Call == nil:
+			list = append(list, engine.Delta{Reasoning: d.Reasoning, Content: d.Content})
+		}
 	}
 	return list
 }

@@ -142,6 +142,7 @@ var transcripts = []struct{ name, path, body string }{
 	{"chat-tools", "/v1/chat/completions", `{"messages":[{"role":"user","content":"What is the weather?"}],` + weatherTool + `}`},
 	{"chat-tools-stream", "/v1/chat/completions", `{"messages":[{"role":"user","content":"What is the weather?"}],"stream":true,` + weatherTool + `}`},
 	{"chat-tools-one-stream", "/v1/chat/completions", `{"messages":[{"role":"user","content":"What is the weather?"}],"stream":true,"parallel_tool_calls":false,` + weatherTool + `}`},
+	{"chat-tools-cut", "/v1/chat/completions", `{"messages":[{"role":"user","content":"What is the weather?"}],"max_tokens":15,` + weatherTool + `}`},
 	{"chat-tools-none", "/v1/chat/completions", `{"messages":[{"role":"user","content":"What is the weather?"}],"tool_choice":"none",` + weatherTool + `}`},
 	{"chat-tools-answered", "/v1/chat/completions", `{"messages":[{"role":"user","content":"Is it warm?"},{"role":"assistant","content":null,"tool_calls":[{"id":"call00001","type":"function","function":{"name":"weather","arguments":"{}"}}]},{"role":"tool","tool_call_id":"call00001","content":"warm"}],` + weatherTool + `}`},
 	{"chat-choices", "/v1/chat/completions", `{"messages":[{"role":"user","content":"Hi"}],"n":2,"seed":7,"stop":["riend"]}`},
