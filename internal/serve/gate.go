@@ -2,28 +2,42 @@ package server
 
 import (
 	"context"
+	"net/http"
 	"sync"
+
+	"github.com/pianola-engine/pianola/internal/serve/backend"
 )
 
-// gate counts the requests in progress and stops new ones when the service is shutting down.
+// The reasons for which a gate lets no request in.
+var (
+	errClosed = refusal(http.StatusServiceUnavailable, "shutting_down", "the service is shutting down")
+	errFull   = refusal(http.StatusServiceUnavailable, "too_many_requests", "the service has too many requests in progress")
+)
+
+// gate bounds the requests in progress and stops new ones when the service is shutting down.
 type gate struct {
+	most int
+
 	mu      sync.Mutex
 	closed  bool
 	running int
 	idle    chan struct{} // closed when the gate is closed and no request is in progress
 }
 
-func newGate() *gate { return &gate{idle: make(chan struct{})} }
+func newGate(most int) *gate { return &gate{most: most, idle: make(chan struct{})} }
 
-// enter counts a request. It reports false after close; otherwise the caller must call leave.
-func (g *gate) enter() bool {
+// enter counts a request. It returns errClosed after close, and errFull; otherwise the caller must call leave.
+func (g *gate) enter() *backend.Error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
-		return false
+	switch {
+	case g.closed:
+		return errClosed
+	case g.running >= g.most:
+		return errFull
 	}
 	g.running++
-	return true
+	return nil
 }
 
 func (g *gate) leave() {

@@ -102,8 +102,8 @@ func (s *Server) endpoint(r *http.Request) string {
 // gated refuses requests while the service is shutting down, and counts the others.
 func (s *Server) gated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !s.gate.enter() {
-			s.fail(w, r, refusal(http.StatusServiceUnavailable, "shutting_down", "the service is shutting down"))
+		if err := s.gate.enter(); err != nil {
+			s.fail(w, r, err)
 			return
 		}
 		defer s.gate.leave()

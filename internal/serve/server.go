@@ -56,6 +56,7 @@ type Options struct {
 	MaxBodies      int64         // bytes of all bodies together; 0 means 16 times MaxBody
 	MaxTokens      int           // tokens of an answer; 0 means no limit but the context
 	MaxConnections int           // 0 means 4096
+	MaxRequests    int           // in progress; 0 means 4096
 	ReadTimeout    time.Duration // until a request's header has arrived, and again until its body has; 0 means 30 s
 	WriteTimeout   time.Duration // of one write to a client; 0 means 30 s
 	IdleTimeout    time.Duration // of a connection between requests; 0 means 2 min
@@ -101,7 +102,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	o.setDefaults()
-	s := &Server{o: o, log: o.Log, keys: o.Keys, gate: newGate(), conns: newConns(o.MaxConnections)}
+	s := &Server{o: o, log: o.Log, keys: o.Keys, gate: newGate(o.MaxRequests), conns: newConns(o.MaxConnections)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -139,6 +140,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.MaxConnections <= 0 {
 		o.MaxConnections = 4096
+	}
+	if o.MaxRequests <= 0 {
+		o.MaxRequests = 4096
 	}
 }
 

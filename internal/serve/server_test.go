@@ -377,6 +377,22 @@ func TestConnections(t *testing.T) {
 	wg.Wait()
 }
 
+// TestMaxRequests refuses a request while others are in progress.
+func TestMaxRequests(t *testing.T) {
+	hold, held := make(chan struct{}), make(chan struct{})
+	s := start(t, Options{MaxRequests: 1}, map[string]http.HandlerFunc{
+		"POST /v1/echo": echo, "POST /v1/hold": func(http.ResponseWriter, *http.Request) { close(held); <-hold },
+	})
+	var wg sync.WaitGroup
+	wg.Go(func() { s.want(t, 200, "", "POST", "/v1/hold", "") })
+	<-held
+	s.want(t, 503, "too_many_requests", "POST", "/v1/echo", "x")
+	s.want(t, 200, "ok", "GET", "/healthz", "")
+	close(hold)
+	wg.Wait()
+	s.want(t, 200, "x", "POST", "/v1/echo", "x")
+}
+
 // TestBrowsers sends requests as the browsers of people do who visit other sites.
 func TestBrowsers(t *testing.T) {
 	h := map[string]http.HandlerFunc{"POST /v1/echo": echo}

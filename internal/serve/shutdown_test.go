@@ -96,7 +96,7 @@ func TestShutdown(t *testing.T) {
 	}
 	s.want(t, 503, "shutting down", "GET", "/readyz", "")
 	s.want(t, 200, "ok", "GET", "/healthz", "")
-	for s.gate.enter() { // Shutdown closes the gate next
+	for s.gate.enter() == nil { // Shutdown closes the gate next
 		s.gate.leave()
 	}
 	s.want(t, 503, "shutting_down", "GET", "/v1/stream", "")
