@@ -29,6 +29,9 @@ var (
 	streamRounds = flag.Int("stream-rounds", 2, "number of times that TestServeStreams sends all its streams")
 )
 
+// throughputModel is the model of TestServeThroughput.
+var throughputModel = flag.String("throughput-model", "", "a model `FILE` for TestServeThroughput")
+
 // streamed is the outcome of a stream.
 type streamed struct {
 	text   string
@@ -187,4 +190,91 @@ func liveHeap() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
+}
+
+// TestServeThroughput compares the rate of 32 clients of the service with that of 32 calls of the library, in
+// alternation. It needs a model, and a machine that does nothing else:
+//
+//	pianola synth qwen3-0.6b --quant Q4_0 -o /tmp/qwen3.gguf
+//	go test ./cmd/pianola -count=1 -run TestServeThroughput -v -throughput-model /tmp/qwen3.gguf
+func TestServeThroughput(t *testing.T) {
+	if *throughputModel == "" {
+		t.Skip("measures the machine: needs -throughput-model, and a machine that does nothing else")
+	}
+	const clients, tokens, rounds = 32, 64, 3
+	lib, err := local.Open(context.Background(), *throughputModel, local.Options{Library: pianola.Options{
+		Parallel: clients + 1, Table: pianola.TableOptions{Context: 512},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := server.New(server.Options{
+		Models: []fleet.Entry{{ID: "m", Pinned: true}},
+		Load:   func(context.Context, fleet.Entry) (engine.Model, error) { return lib, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	defer func() {
+		if err := errors.Join(s.Shutdown(context.Background(), 0), <-served); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := s.Preload(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}}
+	r := rand.New(rand.NewPCG(1, 2))
+	prompt := func() []int32 { // other tokens each time, so that no page is found
+		ids := make([]int32, 128)
+		for i := range ids {
+			ids[i] = int32(r.IntN(lib.Info().Vocabulary))
+		}
+		return ids
+	}
+	// together runs calls at once, and returns their tokens per second.
+	together := func(call func(ids []int32) error) float64 {
+		var wg sync.WaitGroup
+		start := time.Now()
+		for range clients {
+			ids := prompt()
+			wg.Go(func() {
+				if err := call(ids); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		return clients * tokens / time.Since(start).Seconds()
+	}
+	best := 0.0
+	for range rounds {
+		direct := together(func(ids []int32) error {
+			g := engine.Generation{Prompt: engine.Text{IDs: ids}, MaxTokens: tokens, IgnoreStops: true}
+			_, err := lib.Generate(context.Background(), g, func(engine.Token) bool { return true })
+			return err
+		})
+		over := together(func(ids []int32) error {
+			text, err := json.Marshal(ids)
+			if err != nil {
+				return err
+			}
+			got, err := stream(client, "http://"+l.Addr().String(), fmt.Sprintf(`{"model":"m","prompt":%s,"stream":true,"max_tokens":%d,"temperature":0,"ignore_eos":true}`, text, tokens), 0)
+			if err == nil && !got.done {
+				err = fmt.Errorf("status %d: %q", got.status, got.text)
+			}
+			return err
+		})
+		t.Logf("the library %.1f tokens/s, the service %.1f (%.1f %%)", direct, over, 100*over/direct)
+		best = max(best, over/direct)
+	}
+	if best < 0.9 {
+		t.Errorf("the service has at most %.1f %% of the library's rate", 100*best)
+	}
 }
