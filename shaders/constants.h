@@ -33,6 +33,7 @@ constant uint OVER [[function_constant(PIANOLA_FC_OVER)]]; // selects the expert
 constant uint SEQUENCES [[function_constant(PIANOLA_FC_SEQUENCES)]]; // which sequences the rows belong to
 constant uint SEGMENTS [[function_constant(PIANOLA_FC_SEGMENTS)]]; // 1 if the sums of segments of the columns are added in order, as by gemm_few
 constant uint CONV [[function_constant(PIANOLA_FC_CONV)]]; // input and output of the convolution
+constant uint DECAY [[function_constant(PIANOLA_FC_DECAY)]]; // form of the weights of the decay
 
 // The weight type, or its family if it has one.
 constant uint WTYPE_FAMILY = WTYPE < PIANOLA_FAMILIES ? WTYPE : WTYPE & PIANOLA_FAMILY_MASK;

@@ -57,6 +57,8 @@
 #define PIANOLA_KERNEL_CAUSAL_CONV 41
 #define PIANOLA_KERNEL_ROUTE_SCORED 42
 #define PIANOLA_KERNEL_SCALE_ROWS 43
+#define PIANOLA_KERNEL_DELTA_RULE 44
+#define PIANOLA_KERNEL_SIGMOID_MUL 45
 
 // Numbers of function constants, and their named values.
 #define PIANOLA_FC_WTYPE 0
@@ -85,6 +87,7 @@
 #define PIANOLA_FC_SEQUENCES 23
 #define PIANOLA_FC_SEGMENTS 24
 #define PIANOLA_FC_CONV 25
+#define PIANOLA_FC_DECAY 26
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
 #define PIANOLA_ACT_F16 2
@@ -135,6 +138,8 @@
 #define PIANOLA_SEQUENCES_MANY 2
 #define PIANOLA_CONV_GATED 0
 #define PIANOLA_CONV_SILU 1
+#define PIANOLA_DECAY_LOG 0
+#define PIANOLA_DECAY_NEGATIVE 1
 #define PIANOLA_WTYPE_F32 1
 #define PIANOLA_WTYPE_F16 2
 #define PIANOLA_WTYPE_BF16 3
@@ -697,6 +702,30 @@ typedef struct pianola_scale_rows_params {
     uint32_t offset; // added to the position
 } pianola_scale_rows_params;
 PIANOLA_ASSERT_SIZE(pianola_scale_rows_params, 20);
+
+// The gated delta rule. A row of x consists of Q and K of key_heads heads with key_dim elements and V of heads heads with value_dim. Head h uses Q and K of head h % key_heads if tiled == 1, else of head h / (heads/key_heads). Each head has a state S [value_dim, key_dim]. For each row, q = l2norm(Q) / sqrt(key_dim), k = l2norm(K), beta = sigmoid(gates[r, h]), and S decays: S *= exp(-rate * log(1 + exp(gates[r, heads + h] + w[1, h]))), where rate = exp(w[0, h]) if decay == log, and -w[0, h] if decay == negative. Then S += beta * (V - S k) k^T, and out[r, h] = S q. The state at position p, which depends on the rows before p, is zeros if p == 0. Otherwise it is in entry live + (p/64) mod saved if p is a multiple of 64, and in entry p mod live if not. The kernel reads the state at pos and stores the states at the multiples of 64 that the active rows reach, the state after the last active row, and with each == 1 the state after every active row.
+typedef struct pianola_delta_rule_params {
+    uint32_t heads; // heads of V
+    uint32_t key_heads; // heads of Q and K, a divisor of heads
+    uint32_t key_dim; // elements of a head of Q and K
+    uint32_t value_dim; // elements of a head of V
+    uint32_t x_stride; // elements from one row of x to the next
+    uint32_t gate_stride; // elements from one row of gates to the next
+    float eps; // added to the sum of squares in l2norm
+    uint32_t tiled; // 1 if neighbouring heads have different Q and K
+    uint32_t group; // elements of a head of V that a threadgroup computes
+    uint32_t live; // entries of states at positions that are no borders
+    uint32_t saved; // entries of states at borders
+    uint32_t each; // 1 if the state after each row is stored; 0: at borders and after the last row
+} pianola_delta_rule_params;
+PIANOLA_ASSERT_SIZE(pianola_delta_rule_params, 48);
+
+// x[r] *= sigmoid(gate[r]).
+typedef struct pianola_sigmoid_mul_params {
+    uint32_t n; // width
+    uint32_t gate_stride; // elements from one row of gate to the next
+} pianola_sigmoid_mul_params;
+PIANOLA_ASSERT_SIZE(pianola_sigmoid_mul_params, 8);
 
 // Bytes of threadgroup memory of kernels for which it depends on constants only.
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)

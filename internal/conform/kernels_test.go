@@ -242,6 +242,41 @@ var subjects = []subject{
 		}
 		return c, map[string]tolerance{"out": {n, 4e-6, false}, "state": {1, 1e-6, false}}
 	}},
+	{kernels.DeltaRule, func(r *rand.Rand) (command, map[string]tolerance) {
+		keyHeads, keyDim, valueDim, rows := 1+r.IntN(3), pick(r, 1, 16, 40, 128, 256), pick(r, 1, 8, 30, 128), 1+r.IntN(pick(r, 3, 12, 70))
+		heads, ring := keyHeads*(1+r.IntN(3)), randomRing(r)
+		columns := 2*keyHeads*keyDim + heads*valueDim
+		stride, gateStride := columns+r.IntN(9), 2*heads+r.IntN(9)
+		rates, form := normal(r, heads, 1), uint32(r.IntN(2))
+		if form == decl.DecayNegative {
+			for i, v := range rates {
+				rates[i] = -float32(math.Exp(float64(v)))
+			}
+		}
+		return command{
+			specs: []uint32{form},
+			params: kernels.DeltaRuleParams{
+				Heads: uint32(heads), KeyHeads: uint32(keyHeads), KeyDim: uint32(keyDim), ValueDim: uint32(valueDim),
+				XStride: uint32(stride), GateStride: uint32(gateStride), Eps: 1e-6, Tiled: uint32(r.IntN(2)), Group: uint32(pick(r, 1, 8, 33)),
+				Live: uint32(ring.Live), Saved: uint32(ring.Saved), Each: uint32(r.IntN(2)),
+			},
+			second: pianolaSecond{index: uint32(pick(r, 0, 1, 63, 64, r.IntN(1000))), rows: uint32(rows)},
+			input: map[string][]byte{
+				"x": f32(normal(r, (rows-1)*stride+columns, 1)), "gates": f32(normal(r, (rows-1)*gateStride+2*heads, pick(r, 1.0, 1, 30))),
+				"w":     f32(append(rates, normal(r, heads, 1)...)),
+				"state": f32(normal(r, ring.Entries()*heads*valueDim*keyDim, 1)),
+			},
+		}, map[string]tolerance{"out": {valueDim, 3e-5, false}, "state": {keyDim, 3e-5, false}}
+	}},
+	{kernels.SigmoidMul, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, rows := width(r), 1+r.IntN(4)
+		stride := n + r.IntN(9)
+		return command{
+			params: kernels.SigmoidMulParams{N: uint32(n), GateStride: uint32(stride)},
+			second: pianolaSecond{rows: uint32(rows)},
+			input:  map[string][]byte{"x": f32(normal(r, n*rows, scale(r))), "gate": f32(normal(r, (rows-1)*stride+n, pick(r, 1.0, 30)))},
+		}, map[string]tolerance{"x": {1, 2e-6, false}}
+	}},
 	{kernels.Embed, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, vocab, ring, rows := width(r), 1+r.IntN(9), 1+r.IntN(9), 1+r.IntN(4)
 		typ := pick(r, dtype.F32, dtype.F16, dtype.BF16)

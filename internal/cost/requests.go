@@ -99,6 +99,11 @@ func (v *view) requested(device string) requests {
 		r.loads[0] = 4 * n * inputs
 		r.loads[1] *= v.rows
 		r.loads[2] *= v.rows
+	case kernels.DeltaRule: // each SIMD group reads Q, K and the gates of its head
+		heads, values := v.value("heads"), v.value("value_dim")
+		r.loads[0] = 4 * v.rows * heads * values * (2*v.value("key_dim") + 32)
+		r.loads[1] = 4 * v.rows * heads * values * 64
+		r.loads[2] = 4 * heads * values * 64
 	case kernels.RoPEAttn:
 		v.ropeAttnRequests(&r)
 	case kernels.Attn:

@@ -18,6 +18,7 @@ var (
 	overValues   = []string{"chosen", "all"}
 	fromValues   = []string{"own", "one", "many"}
 	convValues   = []string{"gated", "silu"}
+	decayValues  = []string{"log", "negative"}
 
 	activationValues = activation.Names()
 )
@@ -79,6 +80,12 @@ const (
 const (
 	ConvGated = 0 // the input is the product of two parts of a row, and the output is multiplied by a third
 	ConvSiLU  = 1 // the input is a row, and the output is SiLU of the convolution
+)
+
+// Values of the constant decay.
+const (
+	DecayLog      = 0 // the weight is the logarithm of the rate of decay
+	DecayNegative = 1 // the weight is the negative rate of decay
 )
 
 // Values of the constants stage1 to stage4. StageTemperature only determines the place of the
@@ -149,6 +156,7 @@ var (
 	constSegments   = Constant{Name: "segments", Flag: true, Doc: "1 if the sums of segments of the columns are added in order, as by gemm_few"}
 	constActivation = Constant{Name: "activation", Values: activationValues, Doc: "the activation function"}
 	constNorm       = Constant{Name: "norm", Flag: true, Doc: "1 if the sum is normalised"}
+	constDecay      = Constant{Name: "decay", Values: decayValues, Doc: "form of the weights of the decay"}
 	constConv       = Constant{Name: "conv", Values: convValues, Doc: "input and output of the convolution"}
 )
 
@@ -158,7 +166,7 @@ var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
 	constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
 	constKV, constSinks, constActivation, constNorm, constLearned, constOver, constSequences, constSegments,
-	constConv,
+	constConv, constDecay,
 }
 
 // Parameters of kernels that use the state of sequences.

@@ -12,4 +12,5 @@ var Kernels = []Kernel{
 	latentKV,
 	causalConv,
 	routeScored, scaleRows,
+	deltaRule, sigmoidMul,
 }

@@ -42,3 +42,56 @@ var causalConv = Kernel{
 	Optional: []string{"each", "bias"},
 	Worker:   "4*min(n,512)*min(taps,8)", // the state of as many channels as are computed together, and a row of u
 }
+
+// deltaRule declares the gated delta rule.
+var deltaRule = Kernel{
+	Name: "delta_rule",
+	Doc: "The gated delta rule. A row of x consists of Q and K of key_heads heads with key_dim elements and V of heads heads with value_dim. Head h uses Q and K of head h % key_heads if tiled == 1, else of head h / (heads/key_heads). " +
+		"Each head has a state S [value_dim, key_dim]. For each row, q = l2norm(Q) / sqrt(key_dim), k = l2norm(K), beta = sigmoid(gates[r, h]), and S decays: S *= exp(-rate * log(1 + exp(gates[r, heads + h] + w[1, h]))), where rate = exp(w[0, h]) if decay == log, and -w[0, h] if decay == negative. " +
+		"Then S += beta * (V - S k) k^T, and out[r, h] = S q. " + stateDoc,
+	Grid: [3]string{"ceildiv(value_dim,group)", "heads", "1"},
+	Require: []string{
+		"heads >= 1", "key_heads >= 1", "heads % key_heads == 0", "key_dim >= 1", "key_dim <= 256", "value_dim >= 1", "value_dim <= 256", "group >= 1", "tiled <= 1",
+		"2*key_heads*key_dim + heads*value_dim <= x_stride", "2*heads <= gate_stride", stateRing,
+	},
+	Bindings: []Binding{
+		{Name: "x", Role: Read, Shape: "[rows, 2*key_heads*key_dim + heads*value_dim]", Elem: F32, Extent: "4*((rows-1)*x_stride + 2*key_heads*key_dim + heads*value_dim)", Doc: "rows x_stride apart"},
+		{Name: "gates", Role: Read, Shape: "[rows, 2, heads]", Elem: F32, Extent: "4*((rows-1)*gate_stride + 2*heads)", Doc: "rows gate_stride apart"},
+		{Name: "w", Role: Read, Shape: "[2, heads]", Elem: F32, Extent: "8*heads", Doc: "weights of the decay, and what is added to its gates"},
+		{Name: "out", Role: Write, Shape: "[rows, heads, value_dim]", Elem: F32, Extent: "4*rows*heads*value_dim"},
+		{Name: StateBinding, Role: ReadWrite, Shape: "[live + saved, heads, value_dim, key_dim]", Elem: F32, Extent: "4*(live+saved)*heads*value_dim*key_dim", Reads: "4*heads*value_dim*key_dim"},
+	},
+	Params: []Field{
+		{"heads", U32, "heads of V"},
+		{"key_heads", U32, "heads of Q and K, a divisor of heads"},
+		{"key_dim", U32, "elements of a head of Q and K"},
+		{"value_dim", U32, "elements of a head of V"},
+		{"x_stride", U32, "elements from one row of x to the next"},
+		{"gate_stride", U32, "elements from one row of gates to the next"},
+		{"eps", F32, "added to the sum of squares in l2norm"},
+		{"tiled", U32, "1 if neighbouring heads have different Q and K"},
+		{"group", U32, "elements of a head of V that a threadgroup computes"},
+		fieldLive, fieldSaved, fieldEach,
+	},
+	Second:   []Second{secondPos, secondRows},
+	Specs:    []Constant{constDecay},
+	Optional: []string{"each", "tiled"},
+	Worker:   "4*(value_dim*key_dim + 2*key_dim)", // a head's state, and q and k
+}
+
+// sigmoidMul declares the gate of attention's output.
+var sigmoidMul = Kernel{
+	Name:    "sigmoid_mul",
+	Doc:     "x[r] *= sigmoid(gate[r]).",
+	Grid:    [3]string{"rows", "1", "1"},
+	Require: []string{"n >= 1", "n <= gate_stride"},
+	Bindings: []Binding{
+		{Name: "x", Role: ReadWrite, Shape: "[rows, n]", Elem: F32, Extent: "4*rows*n"},
+		{Name: "gate", Role: Read, Shape: "[rows, n]", Elem: F32, Extent: "4*((rows-1)*gate_stride + n)", Doc: "rows gate_stride apart"},
+	},
+	Params: []Field{
+		{"n", U32, "width"},
+		{"gate_stride", U32, "elements from one row of gate to the next"},
+	},
+	Second: []Second{secondRows},
+}

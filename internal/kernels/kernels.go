@@ -66,6 +66,8 @@ const (
 	CausalConv       decl.ID = 41
 	RouteScored      decl.ID = 42
 	ScaleRows        decl.ID = 43
+	DeltaRule        decl.ID = 44
+	SigmoidMul       decl.ID = 45
 )
 
 // Bindings of embed.
@@ -2053,4 +2055,96 @@ func (p ScaleRowsParams) Put(c *table.Cmd) {
 	putU32(c, 12, p.Span)
 	putU32(c, 16, p.Offset)
 	c.ParamSize = 20
+}
+
+// Bindings of delta_rule.
+const (
+	DeltaRuleBindX     = 0 // r, [rows, 2*key_heads*key_dim + heads*value_dim] float32, rows x_stride apart
+	DeltaRuleBindGates = 1 // r, [rows, 2, heads] float32, rows gate_stride apart
+	DeltaRuleBindW     = 2 // r, [2, heads] float32, weights of the decay, and what is added to its gates
+	DeltaRuleBindOut   = 3 // w, [rows, heads, value_dim] float32
+	DeltaRuleBindState = 4 // rw, [live + saved, heads, value_dim, key_dim] float32
+)
+
+// Specialisation constants of delta_rule.
+const (
+	DeltaRuleSpecDecay = 0 // form of the weights of the decay
+)
+
+// DeltaRuleParams are the parameters of delta_rule.
+type DeltaRuleParams struct {
+	Heads      uint32  // heads of V
+	KeyHeads   uint32  // heads of Q and K, a divisor of heads
+	KeyDim     uint32  // elements of a head of Q and K
+	ValueDim   uint32  // elements of a head of V
+	XStride    uint32  // elements from one row of x to the next
+	GateStride uint32  // elements from one row of gates to the next
+	Eps        float32 // added to the sum of squares in l2norm
+	Tiled      uint32  // 1 if neighbouring heads have different Q and K
+	Group      uint32  // elements of a head of V that a threadgroup computes
+	Live       uint32  // entries of states at positions that are no borders
+	Saved      uint32  // entries of states at borders
+	Each       uint32  // 1 if the state after each row is stored; 0: at borders and after the last row
+}
+
+// DeltaRuleParamsOf decodes the parameters of c, a command of kernel delta_rule.
+func DeltaRuleParamsOf(c *table.Cmd) DeltaRuleParams {
+	return DeltaRuleParams{
+		Heads:      u32(c, 0),
+		KeyHeads:   u32(c, 4),
+		KeyDim:     u32(c, 8),
+		ValueDim:   u32(c, 12),
+		XStride:    u32(c, 16),
+		GateStride: u32(c, 20),
+		Eps:        f32(c, 24),
+		Tiled:      u32(c, 28),
+		Group:      u32(c, 32),
+		Live:       u32(c, 36),
+		Saved:      u32(c, 40),
+		Each:       u32(c, 44),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p DeltaRuleParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.Heads)
+	putU32(c, 4, p.KeyHeads)
+	putU32(c, 8, p.KeyDim)
+	putU32(c, 12, p.ValueDim)
+	putU32(c, 16, p.XStride)
+	putU32(c, 20, p.GateStride)
+	putF32(c, 24, p.Eps)
+	putU32(c, 28, p.Tiled)
+	putU32(c, 32, p.Group)
+	putU32(c, 36, p.Live)
+	putU32(c, 40, p.Saved)
+	putU32(c, 44, p.Each)
+	c.ParamSize = 48
+}
+
+// Bindings of sigmoid_mul.
+const (
+	SigmoidMulBindX    = 0 // rw, [rows, n] float32
+	SigmoidMulBindGate = 1 // r, [rows, n] float32, rows gate_stride apart
+)
+
+// SigmoidMulParams are the parameters of sigmoid_mul.
+type SigmoidMulParams struct {
+	N          uint32 // width
+	GateStride uint32 // elements from one row of gate to the next
+}
+
+// SigmoidMulParamsOf decodes the parameters of c, a command of kernel sigmoid_mul.
+func SigmoidMulParamsOf(c *table.Cmd) SigmoidMulParams {
+	return SigmoidMulParams{
+		N:          u32(c, 0),
+		GateStride: u32(c, 4),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p SigmoidMulParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.N)
+	putU32(c, 4, p.GateStride)
+	c.ParamSize = 8
 }

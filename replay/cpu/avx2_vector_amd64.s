@@ -52,6 +52,34 @@ scaledone:
 	VZEROUPPER
 	RET
 
+// func decayAVX2(dst, src, k *float32, steps int, keep, delta float32)
+//
+// dst = keep*src + delta*k
+TEXT ·decayAVX2(SB), NOSPLIT, $0-40
+	MOVQ         dst+0(FP), DI
+	MOVQ         src+8(FP), SI
+	MOVQ         k+16(FP), DX
+	MOVQ         steps+24(FP), CX
+	VBROADCASTSS keep+32(FP), Y14
+	VBROADCASTSS delta+36(FP), Y15
+
+decaystep:
+	TESTQ   CX, CX
+	JLE     decaydone
+	VMULPS  (SI), Y14, Y0
+	VMULPS  (DX), Y15, Y1
+	VADDPS  Y1, Y0, Y0
+	VMOVUPS Y0, (DI)
+	ADDQ    $32, DI
+	ADDQ    $32, SI
+	ADDQ    $32, DX
+	DECQ    CX
+	JMP     decaystep
+
+decaydone:
+	VZEROUPPER
+	RET
+
 // func rotateHalvesAVX2(x, high, angles *float32, steps int)
 //
 // Element i of x and element i of high form a pair (x0, x1); angles holds the cosine and sine

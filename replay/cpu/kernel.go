@@ -52,6 +52,8 @@ var constructors = [...]func(b *binder) (kernel, error){
 	kernels.QKRoPEKV:         newQKRoPEKV,
 	kernels.LatentKV:         newLatentKV,
 	kernels.CausalConv:       newCausalConv,
+	kernels.DeltaRule:        newDeltaRule,
+	kernels.SigmoidMul:       newSigmoidMul,
 	kernels.Attn:             newAttn,
 	kernels.AttnMerge:        newAttnMerge,
 	kernels.AttnTile:         newAttnTile,

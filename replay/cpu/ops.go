@@ -40,6 +40,8 @@ type ops struct {
 	addTo func(x, delta []float32)
 	// scaleMul sets out to (x * scale) * w; all have the same length, and out may be x.
 	scaleMul func(out, x, w []float32, scale float32)
+	// decay sets dst to keep*src + delta*k; all have the same length, and dst may be src.
+	decay func(dst, src, k []float32, keep, delta float32)
 	// rotateHalves rotates the pairs x[i], high[i] by angles[2i], the cosine, and angles[2i+1],
 	// the sine. rotatePairs rotates the pairs x[2i], x[2i+1].
 	rotateHalves func(x, high, angles []float32)
@@ -98,6 +100,7 @@ func portable() *ops {
 		sumHalves:    sumHalves,
 		addTo:        addTo,
 		scaleMul:     scaleMul,
+		decay:        decay,
 		rotateHalves: rotateHalves,
 		rotatePairs:  rotatePairs,
 		largest:      largest,

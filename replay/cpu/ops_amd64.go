@@ -56,6 +56,7 @@ func avx2() *ops {
 	o.sumHalves = sumHalvesVector
 	o.addTo = addToVector
 	o.scaleMul = scaleMulVector
+	o.decay = decayVector
 	o.rotateHalves = rotateHalvesVector
 	o.rotatePairs = rotatePairsVector
 	o.largest = largestVector

@@ -10,6 +10,9 @@ func addAVX2(x, delta *float32, steps int)
 func scaleMulAVX2(out, x, w *float32, steps int, scale float32)
 
 //go:noescape
+func decayAVX2(dst, src, k *float32, steps int, keep, delta float32)
+
+//go:noescape
 func rotateHalvesAVX2(x, high, angles *float32, steps int)
 
 //go:noescape
@@ -37,6 +40,15 @@ func scaleMulVector(out, x, w []float32, scale float32) {
 		scaleMulAVX2(&out[0], &x[0], &w[0], whole/8, scale)
 	}
 	scaleMul(out[whole:], x[whole:], w[whole:], scale)
+}
+
+func decayVector(dst, src, k []float32, keep, delta float32) {
+	src, k = src[:len(dst)], k[:len(dst)]
+	whole := len(dst) &^ 7
+	if whole > 0 {
+		decayAVX2(&dst[0], &src[0], &k[0], whole/8, keep, delta)
+	}
+	decay(dst[whole:], src[whole:], k[whole:], keep, delta)
 }
 
 func rotateHalvesVector(x, high, angles []float32) {

@@ -1,0 +1,120 @@
+package cpu
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/recurrent"
+)
+
+// recurrentCase is a command with recurrent state, and its input for several rows.
+type recurrentCase struct {
+	kernel  decl.ID
+	specs   []uint32
+	params  params
+	missing []string
+	rows    map[string]int       // elements of a row of the inputs that have rows
+	input   map[string][]float32 // the inputs
+	out     int                  // elements of a row of the output
+}
+
+// recurrentCases returns commands for n rows.
+func recurrentCases(r *rand.Rand, n int, ring recurrent.Ring) map[string]recurrentCase {
+	const channels, taps, heads, keyHeads, keyDim, valueDim = 70, 4, 6, 2, 36, 20
+	live, saved := uint32(ring.Live), uint32(ring.Saved)
+	conv := kernels.CausalConvParams{N: channels, Taps: taps, XStride: 3 * channels, Group: 32, Live: live, Saved: saved}
+	columns := 2*keyHeads*keyDim + heads*valueDim
+	return map[string]recurrentCase{
+		"gated conv": {
+			kernel: kernels.CausalConv, specs: []uint32{decl.ConvGated, 0}, params: conv, missing: []string{"bias"}, rows: map[string]int{"x": 3 * channels}, out: channels,
+			input: map[string][]float32{"x": random(r, 3*n*channels, 1), "w": random(r, taps*channels, 1)},
+		},
+		"silu conv": {
+			kernel: kernels.CausalConv, specs: []uint32{decl.ConvSiLU, 1}, params: conv, rows: map[string]int{"x": 3 * channels}, out: channels,
+			input: map[string][]float32{"x": random(r, 3*n*channels, 1), "w": random(r, taps*channels, 1), "bias": random(r, channels, 1)},
+		},
+		"delta": {
+			kernel: kernels.DeltaRule, specs: []uint32{decl.DecayLog}, rows: map[string]int{"x": columns, "gates": 2 * heads}, out: heads * valueDim,
+			params: kernels.DeltaRuleParams{
+				Heads: heads, KeyHeads: keyHeads, KeyDim: keyDim, ValueDim: valueDim, XStride: uint32(columns), GateStride: 2 * heads, Eps: 1e-6, Group: 8,
+				Live: live, Saved: saved,
+			},
+			input: map[string][]float32{"x": random(r, n*columns, 1), "gates": random(r, 2*n*heads, 1), "w": random(r, 2*heads, 1)},
+		},
+	}
+}
+
+// in computes the rows in pieces that begin at the given position, on a slot of states that were
+// there before, and returns the output and the slot.
+func (c *recurrentCase) in(t *testing.T, o *ops, position int, pieces []int, workers int) (out []float32, states []byte) {
+	t.Helper()
+	done := 0
+	for _, rows := range pieces {
+		s := newSolo(t, c.kernel, c.specs, c.params, map[int]uint32{decl.SecondIndex: uint32(position + done), decl.SecondRows: uint32(rows)}, c.missing...)
+		for name, x := range c.input {
+			if n, ok := c.rows[name]; ok {
+				copy(s.f32(name), x[done*n:][:rows*n])
+			} else {
+				s.fill(name, x)
+			}
+		}
+		if states == nil {
+			all := s.f32("state")
+			copy(all, random(rand.New(rand.NewPCG(5, 5)), len(all), 1))
+		} else {
+			copy(s.bytes("state"), states)
+		}
+		s.run(o, workers)
+		out = append(out, s.f32("out")[:rows*c.out]...)
+		states = append(states[:0:0], s.bytes("state")...)
+		done += rows
+	}
+	return out, states
+}
+
+// TestRecurrentDivision checks that the kernels with recurrent state give the same bits with every
+// implementation, every number of workers and every division of the rows into commands, and leave the
+// same states.
+func TestRecurrentDivision(t *testing.T) {
+	r := rand.New(rand.NewPCG(31, 1))
+	const n = 60
+	ring := recurrent.Ring{Live: 2, Saved: 3}
+	for name, c := range recurrentCases(r, n, ring) {
+		for _, position := range []int{0, 1, 40, 64, 200} {
+			want, states := c.in(t, portable(), position, []int{n}, 1)
+			for implementation, o := range implementations() {
+				for _, pieces := range [][]int{{n}, {1, 30, 29}, {23, 2, 1, 34}} {
+					what := fmt.Sprintf("%s at %d, %s, %v", name, position, implementation, pieces)
+					got, left := c.in(t, o, position, pieces, 3)
+					same(t, what, got, want)
+					end := ring.Entry(position + n)
+					size := len(left) / ring.Entries()
+					same(t, what+", the state", float32s(left[end*size:][:size]), float32s(states[end*size:][:size]))
+				}
+			}
+		}
+	}
+}
+
+// BenchmarkDeltaRule computes one row of the gated delta rule with 32 heads of 128 elements, on one core.
+// The bytes are those of the state, which is read and written.
+func BenchmarkDeltaRule(b *testing.B) {
+	const heads, dim = 32, 128
+	columns := 2*16*dim + heads*dim
+	p := kernels.DeltaRuleParams{
+		Heads: heads, KeyHeads: 16, KeyDim: dim, ValueDim: dim, XStride: uint32(columns), GateStride: 2 * heads, Eps: 1e-6, Group: 8, Live: 2, Saved: 1,
+	}
+	s := newSolo(b, kernels.DeltaRule, []uint32{decl.DecayLog}, p, map[int]uint32{decl.SecondIndex: 1, decl.SecondRows: 1})
+	r := rand.New(rand.NewPCG(32, 1))
+	for _, name := range []string{"x", "gates", "w", "state"} {
+		copy(s.f32(name), random(r, len(s.f32(name)), 1))
+	}
+	b.SetBytes(2 * 4 * heads * dim * dim)
+	o := fastest()
+	for b.Loop() {
+		s.run(o, 1)
+	}
+}
