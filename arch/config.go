@@ -89,10 +89,12 @@ type Config struct {
 	AttnSoftCap  float32 `json:",omitzero"` // cap c of attention scores s, which become c*tanh(s/c); 0 means no cap
 	LogitSoftCap float32 `json:",omitzero"` // soft cap of the logits; 0 means no cap
 
-	LayerNorm  bool `json:",omitzero"` // all norms except QK norm subtract the mean and add a bias
-	WideQKNorm bool `json:",omitzero"` // QKNorm is over all heads of Q, and of K, together
-	ConvTaps   int  `json:",omitzero"` // positions that the convolution of a ShortConv covers
-	Ungated    bool `json:",omitzero"` // the feed-forward block has no gate: down(activation(up(x)))
+	LayerNorm  bool  `json:",omitzero"` // all norms except QK norm subtract the mean and add a bias
+	WideQKNorm bool  `json:",omitzero"` // QKNorm is over all heads of Q, and of K, together
+	ConvTaps   int   `json:",omitzero"` // positions that the convolution of a layer with recurrent state covers
+	Delta      Delta `json:",omitzero"` // of layers with GatedDelta
+	AttnGate   bool  `json:",omitzero"` // attention has a gate, whose rows follow those of each head in Q, and whose sigmoid multiplies its result
+	Ungated    bool  `json:",omitzero"` // the feed-forward block has no gate: down(activation(up(x)))
 
 	PlainLayerNorm bool   `json:",omitzero"` // with LayerNorm, norms add no bias
 	Parallel       bool   `json:",omitzero"` // attention and the feed-forward block have the same input, the attention norm's output

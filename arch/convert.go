@@ -31,10 +31,10 @@ type settingType string
 
 func (t *settingType) UnmarshalText(text []byte) error {
 	switch *t = settingType(text); *t {
-	case "u32", "f32", "bool", "string":
+	case "u32", "u32s", "f32", "bool", "string":
 		return nil
 	}
-	return fmt.Errorf("type: %s is not u32, f32, bool or string", clip(string(text)))
+	return fmt.Errorf("type: %s is not u32, u32s, f32, bool or string", clip(string(text)))
 }
 
 func (r *convertRule) validate() error {
@@ -70,6 +70,8 @@ type Converted struct {
 	Values []float32
 	// PlusOne adds 1 to each element.
 	PlusOne bool
+	// MinusExp replaces each element x by -exp(x).
+	MinusExp bool
 }
 
 // ConvertedRows are rows of a tensor of the source. The elements of a vector are rows of one
@@ -139,6 +141,7 @@ func (s *Set) Convert(src Source) (*Conversion, error) {
 	h := s.named(c.Arch).HF
 	f := h.withDefaults(hfFields(src))
 	v.settings()
+	v.mixers(f)
 	v.rope(f, h)
 	v.temper()
 	v.rule(f, rule)
@@ -201,7 +204,6 @@ func (v *conversion) settings() {
 	v.set("embedding_length", uint32(c.Width))
 	v.set("feed_forward_length", uint32(c.FF))
 	v.set("attention.head_count", uint32(c.Heads))
-	v.mixers()
 	v.set("attention.key_length", uint32(c.HeadDim))
 	if c.Latent.KVRank > 0 {
 		v.latentSettings()
@@ -390,6 +392,12 @@ func (v *conversion) rule(f *fields, rule *convertRule) {
 		switch s.Type {
 		case "u32":
 			v.set(s.Key, uint32(in.opt(s.From, 0, math.MaxInt32, 0)))
+		case "u32s":
+			var list []uint32
+			for _, x := range in.list(s.From) {
+				list = append(list, uint32(in.integer(s.From, x, 0, math.MaxInt32)))
+			}
+			v.set(s.Key, list)
 		case "f32":
 			v.set(s.Key, float32(in.float(s.From, -math.MaxFloat32, math.MaxFloat32, 0)))
 		case "bool":
@@ -475,6 +483,9 @@ func (v *conversion) role(r Role, layer int) error {
 		}
 		if of.to != bias && c.NormPlusOne && !v.form.NormPlusOne && (r.norm() || r == QNorm || r == KNorm) {
 			v.Tensors[v.index[of.to]].PlusOne = true
+		}
+		if r == DeltaRate && !c.Delta.Negative {
+			v.Tensors[v.index[of.to]].MinusExp = true
 		}
 	}
 	return nil

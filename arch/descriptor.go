@@ -20,6 +20,7 @@ type descriptor struct {
 	Activation *activationName `json:"activation"` // used if a model does not specify it
 	QKNorm     bool            `json:"qk_norm"`
 	WideQKNorm bool            `json:"wide_qk_norm"` // QK norm is over all heads together
+	AttnGate   bool            `json:"attn_gate"`    // attention has a gate, in the tensor of Q
 	LayerNorm  bool            `json:"layer_norm"`   // norms subtract the mean and add a bias
 	// PlainLayerNorm makes norms of LayerNorm add no bias.
 	PlainLayerNorm bool `json:"plain_layer_norm"`
@@ -311,8 +312,14 @@ func (f *form) optional(r Role, d *descriptor) bool {
 		return true
 	case K, V:
 		return f.Latent != nil
-	case ConvIn, Conv, ConvOut:
+	case ConvIn, ConvOut:
 		return f.Recurrent == nil || Mixer(f.Recurrent.Kind) != ShortConv
+	case Conv:
+		return f.Recurrent == nil
+	case DeltaZ, DeltaAlpha:
+		return true
+	case DeltaIn, DeltaBeta, DeltaRate, DeltaShift, DeltaNorm, DeltaOut:
+		return f.Recurrent == nil || Mixer(f.Recurrent.Kind) != GatedDelta
 	case QDown, QDownNorm, KVDown, KVDownNorm, KVUp:
 		return f.Latent == nil
 	case Gate:

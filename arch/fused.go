@@ -41,7 +41,7 @@ const (
 // joinQKV selects the tensor with Q, K and V if a GGUF file has it instead of three.
 func (c *Config) joinQKV(src Source) {
 	joined := tensorNames{Q: ggufQKV}
-	if c.names[Q] == ggufQ && !has(src, c.names.weight(Q, 0)) && has(src, joined.weight(Q, 0)) {
+	if c.names[Q] == ggufQ && c.names[DeltaIn] == "" && !has(src, c.names.weight(Q, 0)) && has(src, joined.weight(Q, 0)) {
 		c.names[Q], c.names[K], c.names[V] = ggufQKV, ggufQKV, ggufQKV
 	}
 }

@@ -54,6 +54,7 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 		Activation:     Activation(*d.Activation),
 		QKNorm:         d.QKNorm,
 		WideQKNorm:     d.WideQKNorm,
+		AttnGate:       d.AttnGate,
 		LayerNorm:      d.LayerNorm,
 		Ungated:        d.Ungated,
 		PlainLayerNorm: d.PlainLayerNorm,

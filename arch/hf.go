@@ -34,6 +34,7 @@ func (s *Set) readHF(src Source) (*Config, error) {
 		Arch:           d.Name,
 		QKNorm:         d.QKNorm,
 		WideQKNorm:     d.WideQKNorm,
+		AttnGate:       d.AttnGate,
 		LayerNorm:      d.LayerNorm,
 		Ungated:        d.Ungated,
 		PlainLayerNorm: d.PlainLayerNorm,

@@ -3,6 +3,7 @@ package arch
 import (
 	"fmt"
 	"reflect"
+	"slices"
 )
 
 // Mixer is the block of a layer that mixes positions.
@@ -14,13 +15,15 @@ const (
 	// ShortConv is out(C * conv(B * x)), where in(y) = (B, C, x), and conv is a causal convolution of
 	// each element over [Config.ConvTaps] positions.
 	ShortConv
+	// GatedDelta is out(norm(delta(silu(conv(in(y))))) * silu(z(y))) with the gated delta rule of [Delta].
+	GatedDelta
 	mixerCount
 )
 
 // String returns the mixer's name in descriptors, such as "short_conv".
 func (m Mixer) String() string {
 	if m < mixerCount {
-		return [...]string{"attention", "short_conv"}[m]
+		return [...]string{"attention", "short_conv", "gated_delta"}[m]
 	}
 	return "mixer?"
 }
@@ -49,7 +52,7 @@ func (m *mixerName) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("recurrent: %s is not short_conv", clip(string(text)))
+	return fmt.Errorf("recurrent: %s is not short_conv or gated_delta", clip(string(text)))
 }
 
 // mixerRule asks for layers with recurrent state in a file form.
@@ -62,6 +65,61 @@ type mixerRule struct {
 	LayerTypes string `json:"layer_types"`
 	Named      string `json:"named"`
 	Attention  string `json:"attention_layers"`
+	// Interval is the key of a number n; with neither list, every n-th layer has attention.
+	Interval string `json:"interval"`
+	// The keys of the sizes of Delta. In GGUF files, ValueDim is the key of ValueDim*Heads.
+	KeyHeads string `json:"key_heads"`
+	Heads    string `json:"heads"`
+	KeyDim   string `json:"key_dim"`
+	ValueDim string `json:"value_dim"`
+}
+
+// Delta describes the gated delta rule. Each head has a state, a matrix [ValueDim, KeyDim].
+type Delta struct {
+	KeyHeads, Heads  int // heads of Q and K, and of V
+	KeyDim, ValueDim int // elements of a head of Q and K, and of V
+	// Tiled: head h of V uses Q and K of head h % KeyHeads; otherwise heads of V with the same Q and K are
+	// neighbours.
+	Tiled bool `json:",omitempty"`
+	// Negative: the weights of the decay are the negative rates, not their logarithms.
+	Negative bool `json:",omitempty"`
+}
+
+// channels returns the number of elements that the convolution of a mixer has.
+func (c *Config) channels() int {
+	if d := &c.Delta; d.Heads > 0 {
+		return 2*d.KeyHeads*d.KeyDim + d.Heads*d.ValueDim
+	}
+	return c.Width
+}
+
+// Limits of the gated delta rule.
+const (
+	maxDeltaHeads = 1 << 8
+	maxDeltaDim   = 256
+)
+
+// delta reads the sizes of the gated delta rule.
+func (r *mixerRule) delta(f *fields, c *Config, gguf bool) {
+	if Mixer(r.Kind) != GatedDelta {
+		return
+	}
+	d := &c.Delta
+	d.KeyHeads, d.Heads, d.KeyDim = f.need(r.KeyHeads, 1, maxDeltaHeads), f.need(r.Heads, 1, maxDeltaHeads), f.need(r.KeyDim, 1, maxDeltaDim)
+	if d.ValueDim = f.need(r.ValueDim, 1, maxDeltaDim*maxDeltaHeads); f.err != nil {
+		return
+	}
+	if gguf {
+		if d.ValueDim%d.Heads != 0 {
+			f.failf(r.ValueDim, "%d is not a multiple of %d heads", d.ValueDim, d.Heads)
+			return
+		}
+		d.ValueDim, d.Negative = d.ValueDim/d.Heads, true
+		d.Tiled = d.KeyHeads != 1 && d.KeyHeads != d.Heads
+	}
+	if d.ValueDim > maxDeltaDim || d.Heads%d.KeyHeads != 0 {
+		f.failf(r.Heads, "%d heads of %d elements are not at most %d elements of a multiple of %d heads", d.Heads, d.ValueDim, maxDeltaDim, d.KeyHeads)
+	}
 }
 
 // Limits of convolutions.
@@ -75,7 +133,7 @@ const kvHeadsKey = "attention.head_count_kv"
 
 // reads reports whether the rule reads a key. It is nil for families without recurrent state.
 func (r *mixerRule) reads(key string) bool {
-	return r != nil && key != "" && (key == r.Taps || key == r.LayerTypes || key == r.Attention)
+	return r != nil && key != "" && slices.Contains([]string{r.Taps, r.LayerTypes, r.Attention, r.Interval, r.KeyHeads, r.Heads, r.KeyDim, r.ValueDim}, key)
 }
 
 // mark sets the mixers of the layers, of which attention reports those with attention.
@@ -100,7 +158,12 @@ func (r *mixerRule) readHF(f *fields, c *Config) {
 		return
 	}
 	c.convMatrix = true
+	r.delta(f, c, false)
 	list := f.list(r.LayerTypes)
+	if list == nil && r.Interval != "" {
+		r.periodic(f, c)
+		return
+	}
 	if list == nil {
 		with := map[int]bool{}
 		for _, v := range f.list(r.Attention) {
@@ -121,9 +184,20 @@ func (r *mixerRule) readHF(f *fields, c *Config) {
 	r.mark(f, c, func(layer int) bool { return list[layer] == fullAttention })
 }
 
+// periodic sets the mixers of layers of which every n-th has attention.
+func (r *mixerRule) periodic(f *fields, c *Config) {
+	n := f.need(r.Interval, 1, maxLayers)
+	r.mark(f, c, func(layer int) bool { return (layer+1)%max(n, 1) == 0 })
+}
+
 // readGGUF reads the settings of a GGUF file. heads is the value of kvHeadsKey.
 func (r *mixerRule) readGGUF(f *fields, c *Config, heads any) {
 	if r == nil {
+		return
+	}
+	r.delta(f, c, true)
+	if r.Interval != "" {
+		r.periodic(f, c)
 		return
 	}
 	list := reflect.ValueOf(heads)
@@ -192,9 +266,31 @@ func (r *ffRule) readFF(f *fields) int {
 
 // mixers adds the number of KV heads, of each layer if some have none, and the settings of recurrent
 // state.
-func (v *conversion) mixers() {
+func (v *conversion) mixers(f *fields) {
 	c, r := v.Config, v.form.Recurrent
 	if r == nil {
+		v.set(kvHeadsKey, uint32(c.KVHeads))
+		return
+	}
+	v.set(r.Taps, uint32(c.ConvTaps))
+	if d := &c.Delta; d.Heads > 0 {
+		// Other models need the rows and columns of the heads in another order.
+		if d.KeyHeads != 1 && d.KeyHeads != d.Heads {
+			f.fail(fmt.Errorf("arch: %s: %d heads of V with %d of Q and K are not converted", c.Arch, d.Heads, d.KeyHeads))
+		}
+		v.set(r.KeyHeads, uint32(d.KeyHeads))
+		v.set(r.Heads, uint32(d.Heads))
+		v.set(r.KeyDim, uint32(d.KeyDim))
+		v.set(r.ValueDim, uint32(d.Heads*d.ValueDim))
+	}
+	if r.Interval != "" {
+		n := 1 + slices.IndexFunc(c.Layer, func(l Layer) bool { return !l.Mixer.Recurrent() })
+		for i := range c.Layer {
+			if c.Layer[i].Mixer.Recurrent() == ((i+1)%n == 0) {
+				f.fail(fmt.Errorf("arch: %s: layers with attention at other intervals than %d are not converted", c.Arch, n))
+			}
+		}
+		v.set(r.Interval, uint32(n))
 		v.set(kvHeadsKey, uint32(c.KVHeads))
 		return
 	}
@@ -205,5 +301,30 @@ func (v *conversion) mixers() {
 		}
 	}
 	v.set(kvHeadsKey, heads)
-	v.set(r.Taps, uint32(c.ConvTaps))
+}
+
+// deltaShape returns the shape of a role of layers with GatedDelta.
+func (c *Config) deltaShape(r Role) []uint64 {
+	d, width := &c.Delta, uint64(c.Width)
+	heads, values := uint64(d.Heads), uint64(d.Heads*d.ValueDim)
+	switch r {
+	case DeltaIn:
+		rows := uint64(c.channels())
+		if c.names[DeltaZ] == "" {
+			rows += values
+		}
+		return []uint64{rows, width}
+	case DeltaZ:
+		return []uint64{values, width}
+	case DeltaBeta, DeltaAlpha:
+		if c.names[DeltaAlpha] == "" {
+			heads *= 2
+		}
+		return []uint64{heads, width}
+	case DeltaRate, DeltaShift:
+		return []uint64{heads}
+	case DeltaNorm:
+		return []uint64{uint64(d.ValueDim)}
+	}
+	return []uint64{width, values}
 }

@@ -81,7 +81,7 @@ func invRoot(x float64) float32 { return float32(1 / math.Sqrt(x)) }
 // validate rejects defaults that no setting reads, and invalid sizes.
 func (g *ggufForm) validate() error {
 	for key := range g.Defaults {
-		if !slices.Contains(ggufKeys, key) {
+		if !slices.Contains(ggufKeys, key) && !g.Recurrent.reads(key) {
 			return fmt.Errorf("gguf.defaults: nothing reads %q", key)
 		}
 	}

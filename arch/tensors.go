@@ -34,14 +34,22 @@ const (
 	KVDown                   // [kv rank + rope, width], like the roles below with latent attention only
 	KVDownNorm               // [kv rank]
 	KVUp                     // [heads*(nope + value), kv rank], for each head the rows of K, then those of V, unless there are K [heads, kv rank, nope] and V [heads, value, kv rank]
-	ConvIn                   // [3*width, width], like the roles below in layers with a ShortConv
-	Conv                     // [width, taps]
-	ConvOut                  // [width, width]
+	ConvIn                   // [3*width, width], in layers with a ShortConv
+	Conv                     // [width, taps], or with GatedDelta [rows of DeltaIn, taps]
+	ConvOut                  // [width, width], in layers with a ShortConv
 	RouterBias               // [experts], added to the scores by which experts are chosen
 	SharedGate               // [shared ff, width], like the roles below in sparse layers with a shared expert
 	SharedUp                 // [shared ff, width]
 	SharedDown               // [width, shared ff]
 	SharedRouter             // [1, width], whose product's sigmoid multiplies the shared expert's output; in GGUF files [width]
+	DeltaIn                  // [2*keyHeads*keyDim + heads*valueDim, width]: Q, K and V; like the roles below in layers with GatedDelta
+	DeltaZ                   // [heads*valueDim, width], the output gate; without it, DeltaIn has for each head of Q and K the rows of Q, K, V and Z
+	DeltaBeta                // [heads, width], how much of V is written
+	DeltaAlpha               // [heads, width], how much the state decays; without it, DeltaBeta has for each head of Q and K the rows of both
+	DeltaRate                // [heads], the rate of the decay or its logarithm
+	DeltaShift               // [heads], added to what DeltaAlpha gives
+	DeltaNorm                // [valueDim], norm of each head of the output
+	DeltaOut                 // [width, heads*valueDim]
 	roleCount
 )
 
@@ -51,6 +59,7 @@ var roleNames = [roleCount]string{
 	"q_down", "q_down_norm", "kv_down", "kv_down_norm", "kv_up",
 	"conv_in", "conv", "conv_out",
 	"router_bias", "shared_gate", "shared_up", "shared_down", "shared_router",
+	"delta_in", "delta_z", "delta_beta", "delta_alpha", "delta_rate", "delta_shift", "delta_norm", "delta_out",
 }
 
 // String returns the role's name in descriptors, such as "attn_norm".
@@ -133,6 +142,9 @@ func (c *Config) WantShape(r Role) []uint64 {
 	if shape := c.latentShape(r); shape != nil {
 		return shape
 	}
+	if r >= DeltaIn && r <= DeltaOut {
+		return c.deltaShape(r)
+	}
 	switch r {
 	case Embed, Head:
 		return []uint64{vocab, width}
@@ -147,6 +159,9 @@ func (c *Config) WantShape(r Role) []uint64 {
 		}
 		return []uint64{head}
 	case Q:
+		if c.AttnGate {
+			return []uint64{2 * q, width}
+		}
 		return []uint64{q, width}
 	case K, V:
 		return []uint64{kv, width}
@@ -171,7 +186,7 @@ func (c *Config) WantShape(r Role) []uint64 {
 	case ConvIn:
 		return []uint64{3 * width, width}
 	case Conv:
-		return []uint64{width, uint64(c.ConvTaps)}
+		return []uint64{uint64(c.channels()), uint64(c.ConvTaps)}
 	case ConvOut:
 		return []uint64{width, width}
 	}
@@ -181,8 +196,12 @@ func (c *Config) WantShape(r Role) []uint64 {
 // Has reports whether a layer has a tensor of role r.
 func (c *Config) Has(r Role, layer int) bool {
 	switch r {
-	case ConvIn, Conv, ConvOut:
+	case ConvIn, ConvOut:
 		return c.Layer[layer].Mixer == ShortConv
+	case Conv:
+		return c.Layer[layer].Mixer.Recurrent()
+	case DeltaIn, DeltaZ, DeltaBeta, DeltaAlpha, DeltaRate, DeltaShift, DeltaNorm, DeltaOut:
+		return c.Layer[layer].Mixer == GatedDelta
 	case Q, K, V, O, QNorm, KNorm, AttnSinks:
 		if c.Layer[layer].Mixer.Recurrent() {
 			return false

@@ -15,14 +15,26 @@ func (s *state) attention(p *program, l *layerPlan, x, y, angles, turn *value) (
 	if l.config.Mixer == arch.ShortConv {
 		return s.shortConv(p, l, x, y)
 	}
+	if l.config.Mixer == arch.GatedDelta {
+		return s.gatedDelta(p, l, x, y)
+	}
 	if c.Latent.KVRank > 0 {
 		return s.latentAttention(p, l, x, y, angles, turn)
 	}
 	var qkv [3]*value
+	var gate *value
+	if c.AttnGate {
+		if qkv[0], gate, err = s.gatedQ(p, l, y); err != nil {
+			return err
+		}
+	}
 	for i, of := range []struct {
 		role role
 		from arch.Role
 	}{{roleQ, arch.Q}, {roleK, arch.K}, {roleV, arch.V}} {
+		if qkv[i] != nil {
+			continue
+		}
 		if qkv[i], err = s.linear(p, spot{role: of.role, layer: l}, y, of.from); err != nil {
 			return err
 		}
@@ -57,7 +69,11 @@ func (s *state) attention(p *program, l *layerPlan, x, y, angles, turn *value) (
 	if err != nil {
 		return err
 	}
-	return s.attended(p, l, x, s.attend(p, l, in, half, learned))
+	a := s.attend(p, l, in, half, learned)
+	if gate != nil {
+		p.emit(spot{role: roleGateMul, layer: l}, sigmoidMulArgs{}, []operand{gate.all()}, a.all())
+	}
+	return s.attended(p, l, x, a)
 }
 
 // attend emits attention of the operands in, and returns its result.

@@ -110,7 +110,8 @@ type layerPlan struct {
 	sinks  int    // number of attention sinks
 	tables uint32 // offset of the layer's page tables in the step block of a pooled table
 	k, v   *value
-	state  *value // of a layer with recurrent state, which has no K and V
+	state  *value // of the convolution of a layer with recurrent state, which has no K and V
+	matrix *value // of the gated delta rule
 	config arch.Layer
 }
 

@@ -15,12 +15,16 @@ import (
 // border has a state.
 const stateBudget = 256 << 20
 
-// stateSize returns the elements of the state of a layer, which are 0 for attention.
-func (s *state) stateSize(layer int) int {
-	if s.cfg.Layer[layer].Mixer == arch.ShortConv {
-		return (s.cfg.ConvTaps - 1) * s.cfg.Width
+// stateSizes returns the elements of the states of a layer: of its convolution, and of the gated delta
+// rule. They are 0 for what the layer does not have.
+func (s *state) stateSizes(layer int) (conv, matrix int) {
+	switch d := &s.cfg.Delta; s.cfg.Layer[layer].Mixer {
+	case arch.ShortConv:
+		conv = (s.cfg.ConvTaps - 1) * s.cfg.Width
+	case arch.GatedDelta:
+		conv, matrix = (s.cfg.ConvTaps-1)*(2*d.KeyHeads*d.KeyDim+d.Heads*d.ValueDim), d.Heads*d.ValueDim*d.KeyDim
 	}
-	return 0
+	return conv, matrix
 }
 
 // planStates determines the entries of the slots with recurrent state. The states at all borders of the
@@ -35,7 +39,8 @@ func (s *state) planStates() error {
 	}
 	size := uint64(0)
 	for i := range s.cfg.Layers {
-		size += 4 * uint64(s.stateSize(i))
+		conv, matrix := s.stateSizes(i)
+		size += 4 * uint64(conv+matrix)
 	}
 	borders := uint64(ceil(s.in.Options.Context, recurrent.Border))
 	s.ring = recurrent.Ring{Live: recurrent.MinLive, Saved: int(max(1, min(borders, stateBudget/size)))}
@@ -45,10 +50,15 @@ func (s *state) planStates() error {
 	return nil
 }
 
-// planState creates the slot of a layer with recurrent state.
+// planState creates the slots of a layer with recurrent state.
 func (s *state) planState(l *layerPlan) {
-	size := uint64(s.stateSize(l.index)) * uint64(s.ring.Entries())
-	l.state = s.slot(fmt.Sprintf("state.%d", l.index), table.SlotState, table.ScopeSession, 4*size)
+	slot := func(name string, size int) *value {
+		return s.slot(fmt.Sprintf("%s.%d", name, l.index), table.SlotState, table.ScopeSession, 4*uint64(size)*uint64(s.ring.Entries()))
+	}
+	conv, matrix := s.stateSizes(l.index)
+	if l.state = slot("state", conv); matrix > 0 {
+		l.matrix = slot("matrix", matrix)
+	}
 }
 
 // shortConv emits a block with a short convolution of y, the normalised residual x.

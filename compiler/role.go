@@ -13,6 +13,7 @@ const (
 	roleAngles
 
 	roleAttnNorm
+	roleQGate
 	roleQ
 	roleK
 	roleV
@@ -31,12 +32,20 @@ const (
 	roleLatentKV
 	roleAttention
 	roleMerge
+	roleGateMul
 	roleVUp
 	roleO
 	roleAttnPostNorm
 	roleConvIn
 	roleConv
 	roleConvOut
+	roleDeltaIn
+	roleDeltaGates
+	roleDeltaZ
+	roleDeltaRule
+	roleDeltaNorm
+	roleDeltaGate
+	roleDeltaOut
 	roleAttnResidual
 
 	roleFFNNorm
@@ -91,6 +100,8 @@ var roleNames = [roles]string{
 	roleVUp: "attn.v_up", roleAttention: "attn.attention", roleMerge: "attn.merge",
 	roleO: "attn.o", roleAttnPostNorm: "attn.post_norm", roleAttnResidual: "attn.residual",
 	roleConvIn: "conv.in", roleConv: "conv.conv", roleConvOut: "conv.out",
+	roleDeltaIn: "delta.in", roleDeltaGates: "delta.gates", roleDeltaZ: "delta.z", roleDeltaRule: "delta.rule", roleDeltaNorm: "delta.norm",
+	roleDeltaGate: "delta.gate", roleDeltaOut: "delta.out", roleQGate: "attn.q_gate", roleGateMul: "attn.gate",
 
 	roleFFNNorm: "ffn.norm", roleGate: "ffn.gate", roleUp: "ffn.up", roleGateUp: "ffn.gate_up",
 	roleSiLUMul: "ffn.silu_mul", roleActivate: "ffn.act", roleDown: "ffn.down",

@@ -26,6 +26,7 @@ func TestPackedWhole(t *testing.T) {
 	}{
 		"direct": {packed.Latents()["direct"], "m4-pro"}, "ranked": {packed.Latents()["ranked"], "h200"},
 		"conv three": {packed.Convs()["three"], "h200"}, "conv bias": {packed.Convs()["bias"], "m4-pro"},
+		"delta grouped": {packed.Deltas()["grouped"], "m4-pro"}, "delta equal": {packed.Deltas()["equal"], "h200"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			on, dir := of.on, t.TempDir()

@@ -34,7 +34,8 @@ func (m *Model) readHF(dir *weights.Directory) error {
 		if err := m.add(dir, t.Name, t.Shape, t.Parts); err != nil {
 			return err
 		}
-		m.Tensors[len(m.Tensors)-1].plusOne = t.PlusOne
+		last := &m.Tensors[len(m.Tensors)-1]
+		last.plusOne, last.minusExp = t.PlusOne, t.MinusExp
 	}
 	for _, t := range dir.Tensors() {
 		tied := v.Config.TiedHead && strings.HasSuffix(t.Name, "lm_head.weight")

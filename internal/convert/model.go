@@ -48,7 +48,8 @@ type Tensor struct {
 	parts  []part
 	values []float32 // replaces parts
 
-	plusOne bool // add 1 to each element
+	plusOne  bool // add 1 to each element
+	minusExp bool // replace each element x by -exp(x)
 }
 
 // part locates some of a tensor's rows.

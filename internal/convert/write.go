@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"runtime"
 
 	"github.com/pianola-engine/pianola/internal/dtype"
@@ -274,7 +275,7 @@ func (m *Model) fill(c *chunk, to dtype.Type, values []float32) ([]float32, erro
 	if t.values != nil {
 		values = append(values[:0], t.values[c.first:][:c.elems]...)
 	} else {
-		if t.Type == to && !t.plusOne {
+		if t.Type == to && !t.plusOne && !t.minusExp {
 			c.out = b.raw
 			return values, nil
 		}
@@ -285,6 +286,11 @@ func (m *Model) fill(c *chunk, to dtype.Type, values []float32) ([]float32, erro
 		if t.plusOne {
 			for i := range values {
 				values[i]++
+			}
+		}
+		if t.minusExp {
+			for i, x := range values {
+				values[i] = -float32(math.Exp(float64(x)))
 			}
 		}
 	}

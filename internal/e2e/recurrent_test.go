@@ -17,11 +17,17 @@ import (
 func recurrentDirs(t *testing.T) map[string]string {
 	t.Helper()
 	dirs := map[string]string{}
-	for name, c := range packed.Convs() {
-		dirs["conv "+name] = t.TempDir()
-		if err := c.Write(dirs["conv "+name]); err != nil {
+	add := func(name string, m interface{ Write(dir string) error }) {
+		dirs[name] = t.TempDir()
+		if err := m.Write(dirs[name]); err != nil {
 			t.Fatal(err)
 		}
+	}
+	for name, m := range packed.Convs() {
+		add("conv "+name, m)
+	}
+	for name, m := range packed.Deltas() {
+		add("delta "+name, m)
 	}
 	return dirs
 }
@@ -56,7 +62,7 @@ func TestRecurrentProperty(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := open(t, dir, pianola.Options{Device: "cpu", Threads: 1, Table: pianola.TableOptions{Batching: true}})
 			r := rand.New(rand.NewPCG(1, 19))
-			for range exhaustive.Pick(1000, 60) {
+			for range exhaustive.Pick(1000, 30) {
 				recurrentCalls(t, m, r, 12)
 			}
 		})

@@ -240,7 +240,7 @@ func kindOf(name string) kind {
 
 // keeps are parts of the names of small matrices that keep their type: norms with more than one
 // dimension, and routers.
-var keeps = []string{"_norm.weight", "ffn_gate_inp.weight", "position_embd", "token_types", "shortconv.conv.weight"}
+var keeps = []string{"_norm.weight", "ffn_gate_inp.weight", "position_embd", "token_types", "shortconv.conv.weight", "ssm_conv1d.weight"}
 
 // Quantizes reports whether mixes choose the type of a tensor: whether it is a matrix, or
 // several, and not one that keeps its type.

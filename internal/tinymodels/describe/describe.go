@@ -100,6 +100,10 @@ func (l *tensorList) role(r arch.Role, layer int) {
 	}
 	mean, std := 0.0, deviation
 	switch {
+	case r == arch.DeltaRate || r == arch.DeltaShift:
+		mean, std = -1, 0.7
+	case r == arch.DeltaNorm:
+		mean = 1
 	case r == arch.Conv:
 		shape, std = []uint64{shape[0], 1, shape[1]}, 0.6
 	case r == arch.Embed:
