@@ -148,3 +148,27 @@ func TestRouterErrors(t *testing.T) {
 		t.Errorf("an unknown family: %v", err)
 	}
 }
+
+// TestPredictors reads a GGUF file whose last layer predicts a further token and is no layer of the
+// model.
+func TestPredictors(t *testing.T) {
+	v, err := Builtin().Convert(tinyHF(t, "variants/glm4_moe_qknorm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := &fakeSource{kind: kindGGUF, meta: map[string]any{}, shapes: map[string][]uint64{}}
+	for _, s := range v.Settings {
+		src.meta[s.Key] = s.Value
+	}
+	for _, x := range v.Tensors {
+		src.shapes[x.Name] = x.Shape
+	}
+	src.meta["glm4moe.block_count"], src.meta["glm4moe.nextn_predict_layers"] = uint32(4), uint32(1)
+	if c := readChecked(t, Builtin(), src); c.Layers != 3 || c.Experts.Groups != 4 || c.Experts.TopGroups != 2 || c.Experts.SharedFF != 128 || c.Experts.Scale != 2.5 {
+		t.Errorf("%+v", c)
+	}
+	src.meta["glm4moe.expert_gating_func"] = uint32(4)
+	if _, err := Builtin().Read(src); err == nil || !strings.Contains(err.Error(), "glm4moe.expert_gating_func: 4 is not supported (known: softmax, sigmoid)") {
+		t.Errorf("an unknown score: %v", err)
+	}
+}

@@ -127,28 +127,29 @@ type token struct {
 
 // infoModel is the part of the description that needs a supported architecture.
 type infoModel struct {
-	Layers     int        `json:"layers"`
-	Width      int        `json:"width"`
-	FF         int        `json:"ffn"`
-	Heads      int        `json:"heads"`
-	KVHeads    int        `json:"kv_heads"`
-	Latent     int        `json:"latent,omitempty"` // elements of a latent; 0 without latent attention
-	Mixers     []string   `json:"mixers,omitempty"` // block of each layer, if some have recurrent state instead of attention
-	HeadDim    int        `json:"head_dim"`
-	Vocab      int        `json:"vocab"`
-	Context    int        `json:"context"`
-	Eps        float32    `json:"eps"`
-	Activation string     `json:"activation"`
-	TiedHead   bool       `json:"tied_head"`
-	QKNorm     bool       `json:"qk_norm"`
-	Biases     []string   `json:"biases"`
-	RopeLayout string     `json:"rope_layout"`
-	Ropes      []infoRope `json:"ropes"`
-	Windows    []int      `json:"windows"`             // window of each layer; 0 means all positions
-	KVBytes    uint64     `json:"kv_bytes"`            // bytes per position, all layers, with the element type of --kv
-	StopIDs    []token    `json:"stop_ids"`            // with their text if the tokenizer has one
-	Commands   int        `json:"commands"`            // commands per token on the CPU
-	TableWhy   string     `json:"table_why,omitempty"` // the reason if no table can be compiled
+	Layers     int          `json:"layers"`
+	Width      int          `json:"width"`
+	FF         int          `json:"ffn"`
+	Heads      int          `json:"heads"`
+	KVHeads    int          `json:"kv_heads"`
+	Latent     int          `json:"latent,omitempty"` // elements of a latent; 0 without latent attention
+	Mixers     []string     `json:"mixers,omitempty"` // block of each layer, if some have recurrent state instead of attention
+	Experts    *infoExperts `json:"experts,omitempty"`
+	HeadDim    int          `json:"head_dim"`
+	Vocab      int          `json:"vocab"`
+	Context    int          `json:"context"`
+	Eps        float32      `json:"eps"`
+	Activation string       `json:"activation"`
+	TiedHead   bool         `json:"tied_head"`
+	QKNorm     bool         `json:"qk_norm"`
+	Biases     []string     `json:"biases"`
+	RopeLayout string       `json:"rope_layout"`
+	Ropes      []infoRope   `json:"ropes"`
+	Windows    []int        `json:"windows"`             // window of each layer; 0 means all positions
+	KVBytes    uint64       `json:"kv_bytes"`            // bytes per position, all layers, with the element type of --kv
+	StopIDs    []token      `json:"stop_ids"`            // with their text if the tokenizer has one
+	Commands   int          `json:"commands"`            // commands per token on the CPU
+	TableWhy   string       `json:"table_why,omitempty"` // the reason if no table can be compiled
 }
 
 type infoRope struct {
@@ -279,7 +280,7 @@ func describe(c *arch.Config, kv pianola.KVType) *infoModel {
 		Vocab: c.Vocab, Context: c.Context, Eps: c.Eps, Activation: c.Activation.String(),
 		TiedHead: c.TiedHead, QKNorm: c.QKNorm, RopeLayout: c.RopeLayout.String(),
 		KVBytes: 2 * uint64(attends(c)) * uint64(c.KVHeads) * decl.KVRowBytes(kind, c.HeadDim),
-		Biases:  []string{}, StopIDs: []token{},
+		Biases:  []string{}, StopIDs: []token{}, Experts: describeExperts(c),
 	}
 	if c.Latent.KVRank > 0 {
 		m.Latent, m.KVBytes = c.Latent.KVRank, m.KVBytes/2
@@ -371,6 +372,9 @@ func (m *infoModel) rows(row func(name, format string, args ...any)) {
 	}
 	if len(m.Biases) > 0 {
 		extra += ", biases " + strings.Join(m.Biases, " ")
+	}
+	if m.Experts != nil {
+		row("experts", "%s", m.Experts)
 	}
 	row("attention", "%d heads of %d, %d KV heads%s", m.Heads, m.HeadDim, m.KVHeads, extra)
 	kinds := map[string]int{}

@@ -13,6 +13,7 @@ import (
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/quantize"
 	"github.com/pianola-engine/pianola/internal/synth"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -278,6 +279,10 @@ func TestInfo(t *testing.T) {
 	}
 	if mistral := succeed(t, "info", tiny(t, "mistral")).stdout; !strings.Contains(mistral, "2 layers attend to 16 positions") || !strings.Contains(mistral, "none usable") {
 		t.Errorf("mistral is\n%s", mistral)
+	}
+	const experts = "8 of width 64 in 2 layers, 2 chosen by sigmoid and bias from 2 of 4 groups, a shared one of width 128"
+	if glm := succeed(t, "info", testmodels.Path(t, "../../testdata/variants/glm4_moe_qknorm")).stdout; !strings.Contains(glm, experts) {
+		t.Errorf("glm4_moe_qknorm is\n%s", glm)
 	}
 }
 

@@ -142,6 +142,10 @@ func TestErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	extra := edited(t, func(c map[string]any) { c["tie_word_embeddings"] = true; c["num_hidden_layers"] = 1 })
+	predicts := edited(t, func(c map[string]any) { c["num_hidden_layers"] = 1; c["num_nextn_predict_layers"] = 1 })
+	if err := open(predicts); err != nil {
+		t.Errorf("a layer that predicts a further token: %v", err)
+	}
 	cut := edited(t, func(map[string]any) {})
 	m, err := convert.Open(cut)
 	if err != nil {

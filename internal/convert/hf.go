@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -37,7 +38,11 @@ func (m *Model) readHF(dir *weights.Directory) error {
 		last := &m.Tensors[len(m.Tensors)-1]
 		last.plusOne, last.minusExp = t.PlusOne, t.MinusExp
 	}
+	behind := predictors(dir, v.Config.Layers)
 	for _, t := range dir.Tensors() {
+		if slices.ContainsFunc(behind, func(prefix string) bool { return strings.Contains(t.Name, prefix) }) {
+			continue
+		}
 		tied := v.Config.TiedHead && strings.HasSuffix(t.Name, "lm_head.weight")
 		if !used[t.Name] && !tied && !slices.ContainsFunc(leftOut, func(part string) bool { return strings.Contains(t.Name, part) }) {
 			return fmt.Errorf("convert: %s: tensor %s has no counterpart in the GGUF format of %s", m.path, t.Name, v.Config.Arch)
@@ -55,6 +60,21 @@ func (m *Model) readHF(dir *weights.Directory) error {
 	}
 	m.Metadata = append(m.Metadata, entries...)
 	return m.verify(v.Config)
+}
+
+// maxPredictors bounds the number of layers behind a model's own.
+const maxPredictors = 16
+
+// predictors returns parts of the names of tensors of layers behind the model's own, which predict
+// further tokens.
+func predictors(dir *weights.Directory, layers int) (parts []string) {
+	v, _ := dir.Meta("num_nextn_predict_layers")
+	n, _ := v.(json.Number)
+	count, _ := n.Int64()
+	for i := range min(max(int(count), 0), maxPredictors) {
+		parts = append(parts, fmt.Sprintf("model.layers.%d.", layers+i))
+	}
+	return parts
 }
 
 // name returns the model's name, which is the name of its directory or of its repository.
