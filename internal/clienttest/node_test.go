@@ -24,16 +24,21 @@ func TestNode(t *testing.T) {
 	for _, script := range scripts {
 		t.Run(strings.TrimSuffix(filepath.Base(script), ".test.mjs"), func(t *testing.T) {
 			t.Parallel()
-			s := start(t)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			out, err := exec.CommandContext(ctx, "node", script, s.url, s.control, key).CombinedOutput()
-			if err != nil {
-				t.Errorf("%v\n%s", err, out)
-			}
-			if passed := strings.Count(string(out), "\n✔ ") + strings.Count(string(out), "\nok "); passed == 0 && err == nil {
-				t.Errorf("no test has passed:\n%s", out)
-			}
+			start(t).run(t, script)
 		})
+	}
+}
+
+// run runs a script against the service. All its tests must pass, and there must be some.
+func (s *service) run(t *testing.T, script string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "node", script, s.url, s.control, key).CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if passed := strings.Count(string(out), "\n✔ ") + strings.Count(string(out), "\nok "); passed == 0 && err == nil {
+		t.Errorf("no test has passed:\n%s", out)
 	}
 }
