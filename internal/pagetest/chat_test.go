@@ -36,10 +36,20 @@ func (b *browser) ask(text string) {
 	b.enter()
 }
 
+// receive waits until something comes from a channel, as long as the tab is open.
+func (b *browser) receive(from <-chan struct{}) {
+	b.t.Helper()
+	select {
+	case <-from:
+	case <-b.ctx.Done():
+		b.t.Fatal("the service has not seen what it should see")
+	}
+}
+
 // ended waits until the page has shown n answers completely.
 func (b *browser) ended(n int) {
 	b.t.Helper()
-	b.await("document.querySelectorAll('article.assistant[aria-busy=false]').length === " + string(rune('0'+n)))
+	b.await("document.querySelectorAll('article.assistant[aria-busy=false]').length === " + strconv.Itoa(n))
 }
 
 const lastText = "([...document.querySelectorAll('article.assistant .text')].pop() || {innerText: ''}).innerText"
@@ -163,7 +173,7 @@ func TestStop(t *testing.T) {
 	b.ask("Go on")
 	b.await(lastText + ".includes('goes on')")
 	b.do(chromedp.Click("#stop"))
-	<-gone // the service sees that the request is cancelled
+	b.receive(gone) // the service sees that the request is cancelled
 	b.ended(1)
 	if !eval[bool](b, "document.activeElement.id === 'input' && document.querySelector('.stats').textContent.includes('stopped')") {
 		t.Error("the focus is not in the message field, or the answer is not marked")
@@ -171,7 +181,7 @@ func TestStop(t *testing.T) {
 	b.do(chromedp.Click(`//button[text()="Regenerate"]`))
 	b.await("document.querySelector('article[aria-busy=true] .text:not(:empty)') !== null")
 	b.do(chromedp.KeyEvent(kb.Escape))
-	<-gone
+	b.receive(gone)
 	b.ended(1)
 	b.do(chromedp.Click(`//button[text()="Regenerate"]`))
 	b.await(lastText + " === 'Another answer.'")
