@@ -26,7 +26,7 @@ func (c *call) chat() error {
 		if out != nil {
 			a.reply.Object += ".chunk"
 		}
-		return a, []*turn.Request{{Conversation: &q.c, Generation: q.g, Choices: q.choices, Whole: out == nil}}, nil
+		return a, []*turn.Request{{Conversation: &q.c, Generation: q.g, Choices: q.choices, Whole: out == nil, OneCall: q.oneCall}}, nil
 	})
 }
 
@@ -104,9 +104,6 @@ type chatAnswer struct {
 }
 
 func (a *chatAnswer) add(e turn.Event) error {
-	if e.Delta.Call != nil && e.Delta.Call.Index > 0 && a.q.oneCall {
-		return nil
-	}
 	if a.out == nil {
 		a.collect(e)
 		return nil

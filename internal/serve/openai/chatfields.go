@@ -49,7 +49,7 @@ var chatFields = append([]fields.Field[chatRequest]{
 		q.noTools = choice == "none"
 		return err
 	}},
-	{Name: "parallel_tool_calls", Doc: "false keeps the first call of an answer", Read: func(q *chatRequest, v fields.Value) error {
+	{Name: "parallel_tool_calls", Doc: "false ends an answer after its first call", Read: func(q *chatRequest, v fields.Value) error {
 		parallel := true
 		err := v.Bool(&parallel)
 		q.oneCall = !parallel
@@ -83,6 +83,7 @@ var chatFields = append([]fields.Field[chatRequest]{
 		return err
 	}},
 	{Name: "prediction", Doc: "it changes the speed only"},
+	{Name: "moderation", Refused: "nothing is moderated"},
 	{Name: "audio", Refused: "the service gives text only"},
 	{Name: "web_search_options", Refused: "the service searches nothing"},
 	{Name: "verbosity", Refused: "models have no such setting"},

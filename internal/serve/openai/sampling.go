@@ -83,6 +83,7 @@ func commonFields[T any](of func(*T) *common) []fields.Field[T] {
 		ignored("service_tier", "there is one tier"),
 		ignored("safety_identifier", "the output does not depend on it"),
 		ignored("prompt_cache_key", "prompts are found by their text"),
+		ignored("prompt_cache_options", "prompts are found by their text"),
 		ignored("prompt_cache_retention", "the memory decides"),
 		{Name: "min_tokens", Refused: "stop tokens cannot be suppressed for a time"},
 		{Name: "stop_token_ids", Refused: "use stop"},

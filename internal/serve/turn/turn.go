@@ -24,6 +24,8 @@ type Request struct {
 	Choices int
 	// Whole asks for no events before a choice ends: events of the same kind are joined.
 	Whole bool
+	// OneCall ends an answer after its first call of a tool.
+	OneCall bool
 }
 
 // Event is a piece of an answer.
@@ -86,7 +88,7 @@ func Run(ctx context.Context, m engine.Model, r *Request, emit func(Event) error
 	var running sync.WaitGroup
 	for i := range choices {
 		c := &choices[i]
-		*c = choice{index: i, whole: r.Whole, answer: parse(), events: events}
+		*c = choice{index: i, whole: r.Whole, one: r.OneCall, answer: parse(), events: events}
 		running.Go(func() {
 			defer func() {
 				if c.panicked = recover(); c.panicked != nil {
@@ -140,6 +142,7 @@ func finish(ctx context.Context, choices []choice, gone error) (Usage, error) {
 type choice struct {
 	index  int
 	whole  bool
+	one    bool // see Request.OneCall
 	answer engine.Answer
 	events chan<- Event
 
@@ -147,6 +150,7 @@ type choice struct {
 	unplaced  int            // tokens since the last delta, of a kind that is not known yet
 	thinking  bool           // the last delta was reasoning
 	calls     int
+	full      bool // has its only call
 	joined    joined
 	result    engine.Result
 	reasoning int
@@ -171,7 +175,7 @@ func (c *choice) run(ctx context.Context, m engine.Model, g engine.Generation) {
 		return
 	}
 	c.dropStop()
-	open := c.send(ctx, rest)
+	open := c.send(ctx, rest) || c.full
 	if c.whole {
 		open = c.flush(ctx)
 	}
@@ -204,6 +208,12 @@ func (c *choice) send(ctx context.Context, deltas []engine.Delta) bool {
 			c.reasoning += c.unplaced
 		}
 		c.unplaced = 0
+		if d.Call != nil && d.Call.Index > 0 && c.one {
+			c.full = true
+		}
+		if c.full {
+			return false
+		}
 		if d.Call != nil {
 			c.calls = max(c.calls, d.Call.Index+1)
 		}

@@ -59,6 +59,9 @@ func TestRun(t *testing.T) {
 		if in.Generation.Sampling.Seed == 8 {
 			return enginetest.Script{Steps: enginetest.Words("Other."), Cached: 4}
 		}
+		if in.Generation.Sampling.Seed == 2 {
+			return enginetest.Script{Steps: enginetest.Words("<tool_call>{\"name\":\"now\"}</tool_call> <tool_call>{\"name\":\"now\"}</tool_call> x <tool_call>")}
+		}
 		if strings.Contains(in.Prompt, "now") {
 			return enginetest.Script{Steps: enginetest.Words(think)}
 		}
@@ -78,6 +81,8 @@ func TestRun(t *testing.T) {
 			[]string{"!So(1)! i(1)=stop(0)"}, turn.Usage{Prompt: 2, Cached: 3, Generated: 3}},
 		{"whole call", turn.Request{Whole: true, Choices: 1, Conversation: ask(engine.Tool{Name: "now"})},
 			[]string{"?Hm so.(15)!Let me.(0)#0now{\"a\": 1}(0)=tool_calls(0)"}, turn.Usage{}},
+		{"one call", turn.Request{Choices: 1, OneCall: true, Conversation: ask(engine.Tool{Name: "now"}), Generation: engine.Generation{Sampling: engine.Sampling{Seed: 2}}},
+			[]string{"#0now(2)#0{}(0)=tool_calls(3)"}, turn.Usage{}},
 		{"call cut", turn.Request{Whole: true, Choices: 1, Conversation: ask(engine.Tool{Name: "now"}), Generation: engine.Generation{MaxTokens: 9}},
 			[]string{"?Hm so.(9)!Let me.\n(0)=length(0)"}, turn.Usage{}},
 	} {
