@@ -3,6 +3,7 @@ package replay
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/pianola-engine/pianola/internal/recurrent"
 	"github.com/pianola-engine/pianola/table"
@@ -34,8 +35,8 @@ func recurs(t *table.Table) []bool {
 
 // newHeld returns the record of a session's states, which holds none.
 func (m *Model) newHeld() recurrent.Held {
-	ring, ok := recurrent.Of(m.t.Header.Options)
-	if !ok {
+	ring, _ := recurrent.Of(m.t.Header.Options)
+	if !slices.Contains(m.recurs, true) {
 		return recurrent.Held{}
 	}
 	return recurrent.NewHeld(ring)
