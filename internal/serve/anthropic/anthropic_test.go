@@ -3,6 +3,7 @@ package anthropic
 import (
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -159,7 +160,7 @@ func TestRefusals(t *testing.T) {
 
 func TestDisconnect(t *testing.T) { transcript.Disconnect(t, "/v1/messages", hi, handler) }
 
-// FuzzRequest checks that no request panics or fails inside the service.
+// FuzzRequest checks that every request is read, or refused with a status below 500.
 func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
 		`{"model":"m",` + hi + `}`,
@@ -168,11 +169,18 @@ func FuzzRequest(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	h := serve(f, nil)
+	h := New(Options{Models: transcript.Scripted(f, nil)})
 	f.Fuzz(func(t *testing.T, body string) {
-		for _, path := range []string{"/v1/messages", "/v1/messages/count_tokens"} {
-			if w := transcript.Ask(h, "POST", path, body); w.Code >= 500 {
-				t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		for _, count := range []bool{false, true} {
+			r, c, err := h.read(httptest.NewRecorder(), httptest.NewRequest("POST", "/v1/messages", strings.NewReader(body)), count)
+			if err != nil {
+				if e := backend.ErrorOf(err); e.Status >= 500 {
+					t.Errorf("%q: %v", body, err)
+				}
+				continue
+			}
+			if len(c.Messages) == 0 || r.model == "" {
+				t.Errorf("%q is read as %+v", body, r)
 			}
 		}
 	})

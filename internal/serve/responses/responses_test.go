@@ -209,7 +209,7 @@ func TestDisconnect(t *testing.T) {
 	}
 }
 
-// FuzzRequest checks that no request panics or fails inside the service.
+// FuzzRequest checks that every request is read, or refused with a status below 500.
 func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
 		`{"model":"m","input":"x"}`,
@@ -221,10 +221,17 @@ func FuzzRequest(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	mux := serve(f, nil)
+	h := New(Options{Models: transcript.Scripted(f, nil), Keep: Bound{Responses: 1, Bytes: 1 << 20}})
 	f.Fuzz(func(t *testing.T, body string) {
-		if w := transcript.Ask(mux, "POST", "/v1/responses", body); w.Code >= 500 {
-			t.Errorf("%d %s", w.Code, w.Body)
+		job, err := h.read(httptest.NewRecorder(), httptest.NewRequest("POST", "/v1/responses", strings.NewReader(body)))
+		if err != nil {
+			if e := backend.ErrorOf(err); e.Status >= 500 {
+				t.Errorf("%q: %v", body, err)
+			}
+			return
+		}
+		if len(job.turn.Conversation.Messages) == 0 || job.request.model == "" {
+			t.Errorf("%q is read as %+v", body, job.request)
 		}
 	})
 }
