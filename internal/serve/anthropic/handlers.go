@@ -156,7 +156,7 @@ func (h *Handler) stream(w http.ResponseWriter, ctx context.Context, m engine.Mo
 	}
 	e := backend.ErrorOf(err)
 	e.Report(ctx)
-	out.Fail(func(w http.ResponseWriter) { write(w, e) }, func() error {
+	out.Fail(func(w http.ResponseWriter) { WriteError(w, e) }, func() error {
 		return a.send(&event{Type: "error", Error: &fault{kind(e.Status), e.Error()}})
 	})
 }
@@ -213,11 +213,11 @@ func kind(status int) string {
 func fail(w http.ResponseWriter, ctx context.Context, err error) {
 	e := backend.ErrorOf(err)
 	e.Report(ctx)
-	write(w, e)
+	WriteError(w, e)
 }
 
-// write writes an error.
-func write(w http.ResponseWriter, e *backend.Error) {
+// WriteError writes an error in Anthropic's form.
+func WriteError(w http.ResponseWriter, e *backend.Error) {
 	e.SetHeader(w.Header())
 	_ = send(w, e.Status, event{Type: "error", Error: &fault{kind(e.Status), e.Error()}}) // it has a JSON form
 }

@@ -156,7 +156,7 @@ func (h *Handler) stream(w http.ResponseWriter, ctx context.Context, job *work) 
 	}
 	e := backend.ErrorOf(err)
 	e.Report(ctx)
-	out.Fail(func(w http.ResponseWriter) { write(w, e) }, func() error {
+	out.Fail(func(w http.ResponseWriter) { WriteError(w, e) }, func() error {
 		if err := a.fail(Failure{Code: code(e), Message: e.Message}); err != nil {
 			return err
 		}

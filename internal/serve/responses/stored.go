@@ -118,7 +118,7 @@ func page(items []Item, query url.Values) (*Page, error) {
 func fail(w http.ResponseWriter, ctx context.Context, err error) {
 	e := backend.ErrorOf(err)
 	e.Report(ctx)
-	write(w, e)
+	WriteError(w, e)
 }
 
 // problem is the reply of a request that has failed.
@@ -131,8 +131,8 @@ type problem struct {
 	} `json:"error"`
 }
 
-// write writes an error in OpenAI's form.
-func write(w http.ResponseWriter, e *backend.Error) {
+// WriteError writes an error in OpenAI's form.
+func WriteError(w http.ResponseWriter, e *backend.Error) {
 	var p problem
 	p.Error.Message, p.Error.Type = e.Error(), string(e.Kind)
 	if e.Param != "" {
