@@ -231,6 +231,8 @@ func TestTools(t *testing.T) {
 	b.await("!scroller.follows")
 	step <- struct{}{}
 	b.ended(2)
+	b.do(chromedp.Evaluate("requestAnimationFrame(() => requestAnimationFrame(() => { window.painted = true; }))", nil))
+	b.await("window.painted === true")
 	if !eval[bool](b, gap+" > 400") {
 		t.Error("the page scrolls although somebody has scrolled away")
 	}
@@ -442,10 +444,14 @@ func TestLongConversation(t *testing.T) {
 	b := open(t, s, "/")
 	b.ask("Write")
 	b.await("document.querySelectorAll('article.assistant .text p').length === 500 && document.querySelector('.text pre') !== null")
+	b.do(chromedp.Evaluate("document.querySelector('.text pre').id = 'kept'", nil))
 	b.do(chromedp.Evaluate(`window.changed = 0; new MutationObserver(l => { for (const m of l) changed += m.addedNodes.length + m.removedNodes.length; })
 		.observe(document.querySelector('article.assistant .text'), {childList: true, subtree: true})`, nil))
 	step <- struct{}{}
 	b.await("document.querySelector('.text pre').textContent.endsWith('more\\n'.repeat(10))")
+	if !eval[bool](b, "document.querySelector('.text pre').id === 'kept'") {
+		t.Error("the block of code was drawn again")
+	}
 	if n := eval[int](b, "changed"); n > 40 {
 		t.Errorf("%d nodes changed for 10 lines of code", n)
 	}
