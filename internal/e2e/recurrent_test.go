@@ -169,3 +169,32 @@ func checkRecurrent(t *testing.T, m *pianola.Model, s *pianola.Session, all []in
 		t.Fatalf("call %d, %d tokens: token %d, want %d, or other logits", call, len(all), all[len(all)-1], next)
 	}
 }
+
+// TestRecurrentLong checks that contexts of models with recurrent state that are longer than their KV
+// caches give the tokens of a whole cache at first, and that a rollover gives those of its tokens.
+func TestRecurrentLong(t *testing.T) {
+	ids := latentPrompt(60)
+	for name, dir := range recurrentDirs(t) {
+		t.Run(name, func(t *testing.T) {
+			whole := open(t, dir, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 100}})
+			_, want := greedy(t, whole, 16, ids, 10)
+			m := open(t, dir, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 2048, KVSinks: 4, KVWindow: 100}})
+			if _, got := greedy(t, m, 16, ids, 10); !slices.Equal(got, want) {
+				t.Errorf("with attention sinks: %v, want %v", got, want)
+			}
+			if _, got := greedy(t, m, 64, ids, 700); len(got) != 700 {
+				t.Errorf("%d tokens", len(got))
+			}
+			s := newSession(t, whole, pianola.SessionOptions{IgnoreStops: true, Rollover: pianola.Rollover{Sinks: 4, Window: 20}})
+			got := greedyIDs(t, s, ids, pianola.GenerateOptions{MaxTokens: 60})
+			// The context was full after 41 tokens. It went on with the first 4 and the last 20 tokens
+			// before the pending one.
+			all := slices.Concat(ids, got[:41])
+			kept := slices.Concat(all[:4], all[80:100], all[100:])
+			_, after := greedy(t, whole, 16, kept, len(got)-41)
+			if !slices.Equal(got[41:], after) {
+				t.Errorf("after a rollover: %v, want %v", got[41:], after)
+			}
+		})
+	}
+}
