@@ -55,7 +55,7 @@ const unconstrained = "it needs constrained decoding, which this service does no
 
 // requestFields are the fields of a request.
 var requestFields = []fields.Field[request]{
-	{Name: "model", Read: func(r *request, v fields.Value) error { return v.Text(&r.model) }},
+	{Name: "model", Doc: "may be absent if the service has one model", Read: func(r *request, v fields.Value) error { return v.Text(&r.model) }},
 	{Name: "max_tokens", Read: func(r *request, v fields.Value) error { return v.Int(&r.maxTokens, 1, maxTokens) }},
 	{Name: "messages", Read: readMessages,
 		Doc: "blocks of the types text, thinking, tool_use and tool_result; a last message of the assistant is continued"},

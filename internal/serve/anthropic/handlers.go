@@ -15,7 +15,6 @@ import (
 	"github.com/pianola-engine/pianola/internal/serve/engine"
 	"github.com/pianola-engine/pianola/internal/serve/fields"
 	"github.com/pianola-engine/pianola/internal/serve/keys"
-	"github.com/pianola-engine/pianola/internal/serve/observe"
 	"github.com/pianola-engine/pianola/internal/serve/turn"
 )
 
@@ -89,40 +88,33 @@ func (h *Handler) answer(w http.ResponseWriter, q *http.Request, count bool) err
 	if err != nil {
 		return err
 	}
-	m, id, release, err := h.o.Models.Acquire(ctx, r.model)
-	if err != nil {
-		return err
-	}
-	defer release()
-	if !count {
-		observe.From(ctx).Queued(id, "chat")
-	}
-	p, err := m.Chat(ctx, *c)
-	if err != nil {
-		return err
-	}
 	if count {
+		m, _, release, err := backend.Acquire(ctx, h.o.Models, r.model, "count_tokens")
+		if err != nil {
+			return err
+		}
+		defer release()
+		p, err := m.Chat(ctx, *c)
+		if err != nil {
+			return err
+		}
 		return send(w, http.StatusOK, tokens{len(p.IDs)})
 	}
 	a := &answer{
-		message: &Message{
-			ID: newID("msg"), Type: "message", Role: "assistant", Model: r.model, Content: []Block{},
-			Usage: Usage{InputTokens: len(p.IDs)},
-		},
-		thinks: r.thinks, oneCall: r.oneCall, stops: r.stops,
+		message: &Message{ID: newID("msg"), Type: "message", Role: "assistant", Model: r.model, Content: []Block{}},
+		thinks:  r.thinks, oneCall: r.oneCall, stops: r.stops,
 	}
 	t := &turn.Request{Conversation: c, Choices: 1, Generation: engine.Generation{
 		MaxTokens: r.maxTokens, Stop: r.stops, User: keys.Name(ctx), Sampling: engine.Sampling{
 			Seed: mathrand.Uint64(), Temperature: r.temperature, TopP: r.topP, TopK: r.topK,
 		},
 	}}
-	m = rendered{m, p}
 	if r.stream {
-		h.stream(w, ctx, m, t, a)
+		h.stream(w, ctx, t, a)
 		return nil
 	}
 	a.send = func(*event) error { return nil }
-	if err := run(ctx, m, t, a); err != nil {
+	if err := h.run(ctx, t, a); err != nil {
 		return err
 	}
 	return send(w, http.StatusOK, a.message)
@@ -140,7 +132,7 @@ func (r rendered) Chat(context.Context, engine.Conversation) (*engine.Prompt, er
 }
 
 // stream answers a request with a stream of events.
-func (h *Handler) stream(w http.ResponseWriter, ctx context.Context, m engine.Model, t *turn.Request, a *answer) {
+func (h *Handler) stream(w http.ResponseWriter, ctx context.Context, t *turn.Request, a *answer) {
 	out := backend.NewStream(w, h.o.Limits)
 	defer out.Close()
 	a.send = func(e *event) error {
@@ -150,7 +142,7 @@ func (h *Handler) stream(w http.ResponseWriter, ctx context.Context, m engine.Mo
 		}
 		return out.Event(e.Type, b)
 	}
-	err := run(ctx, m, t, a)
+	err := h.run(ctx, t, a)
 	if err == nil {
 		return
 	}
@@ -161,10 +153,23 @@ func (h *Handler) stream(w http.ResponseWriter, ctx context.Context, m engine.Mo
 	})
 }
 
-// run runs a turn.
-func run(ctx context.Context, m engine.Model, t *turn.Request, a *answer) error {
+// run runs a turn with the message's model.
+func (h *Handler) run(ctx context.Context, t *turn.Request, a *answer) error {
+	m, id, release, err := backend.Acquire(ctx, h.o.Models, a.message.Model, "chat")
+	if err != nil {
+		return err
+	}
+	defer release()
+	p, err := m.Chat(ctx, *t.Conversation)
+	if err != nil {
+		return err
+	}
+	if a.message.Model == "" {
+		a.message.Model = id
+	}
+	a.message.Usage.InputTokens = len(p.IDs)
 	var done turn.Done
-	u, err := turn.Run(ctx, m, t, func(e turn.Event) error {
+	u, err := turn.Run(ctx, rendered{m, p}, t, func(e turn.Event) error {
 		if e.Done != nil {
 			done = *e.Done
 		}

@@ -10,8 +10,6 @@ import (
 // check returns the first fault that no field has alone. count reports a request to count tokens.
 func (r *request) check(count bool) error {
 	switch {
-	case r.model == "":
-		return &fields.Error{Param: "model", Why: "a model is required"}
 	case r.maxTokens == 0 && !count:
 		return &fields.Error{Param: "max_tokens", Why: "it is required"}
 	case len(r.messages) == 0:

@@ -50,7 +50,7 @@ const unconstrained = "it needs constrained decoding, which this service does no
 
 // requestFields are the fields of a request for a response.
 var requestFields = []fields.Field[request]{
-	{Name: "model", Read: func(r *request, v fields.Value) error { return v.Text(&r.model) }},
+	{Name: "model", Doc: "may be absent if the service has one model", Read: func(r *request, v fields.Value) error { return v.Text(&r.model) }},
 	{Name: "input", Doc: "a text, or the items message, reasoning, function_call, function_call_output and item_reference, with parts of text",
 		Read: func(r *request, v fields.Value) error { r.input = v; return nil }},
 	{Name: "instructions", Read: func(r *request, v fields.Value) error { return text(&r.instructions, v) }},

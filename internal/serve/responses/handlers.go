@@ -11,7 +11,6 @@ import (
 	"github.com/pianola-engine/pianola/internal/serve/engine"
 	"github.com/pianola-engine/pianola/internal/serve/fields"
 	"github.com/pianola-engine/pianola/internal/serve/keys"
-	"github.com/pianola-engine/pianola/internal/serve/observe"
 	"github.com/pianola-engine/pianola/internal/serve/turn"
 )
 
@@ -47,7 +46,6 @@ type work struct {
 	request *request
 	owner   string // name of the API key
 	input   []Item
-	model   engine.Model
 	turn    *turn.Request
 	answer  *answer
 }
@@ -65,14 +63,6 @@ func (h *Handler) create(w http.ResponseWriter, q *http.Request) {
 		fail(w, ctx, err)
 		return
 	}
-	m, id, release, err := h.o.Models.Acquire(ctx, job.request.model)
-	if err != nil {
-		fail(w, ctx, err)
-		return
-	}
-	defer release()
-	observe.From(ctx).Queued(id, "chat")
-	job.use(m)
 	if job.request.stream {
 		h.stream(w, ctx, job)
 		return
@@ -96,9 +86,6 @@ func (h *Handler) read(w http.ResponseWriter, q *http.Request) (*work, error) {
 	if err := fields.Read(body, requestFields, r); err != nil {
 		return nil, err
 	}
-	if r.model == "" {
-		return nil, &fields.Error{Param: "model", Why: "a model is required"}
-	}
 	if job.input, err = r.items(func(id string) (Item, bool) { return h.store.item(job.owner, id) }); err != nil {
 		return nil, err
 	}
@@ -121,16 +108,8 @@ func (h *Handler) read(w http.ResponseWriter, q *http.Request) (*work, error) {
 		g.MaxTokens = *r.maxTokens
 	}
 	job.turn = &turn.Request{Conversation: c, Generation: g, Choices: 1}
+	job.answer = &answer{response: r.response(time.Now().Unix())}
 	return job, nil
-}
-
-// use prepares the answer of a model.
-func (j *work) use(m engine.Model) {
-	j.model = m
-	j.answer = &answer{response: j.request.response(time.Now().Unix())}
-	if j.request.logProbs {
-		j.answer.probs = func(tokens []engine.Token) []LogProb { return logProbs(m, tokens) }
-	}
 }
 
 // stream answers a request with a stream of events.
@@ -175,11 +154,22 @@ func code(e *backend.Error) string {
 	return "server_error"
 }
 
-// run runs a turn, and keeps the response.
+// run runs the turn with the request's model, and keeps the response.
 func (h *Handler) run(ctx context.Context, job *work) error {
 	a := job.answer
+	m, id, release, err := backend.Acquire(ctx, h.o.Models, job.request.model, "chat")
+	if err != nil {
+		return err
+	}
+	defer release()
+	if a.response.Model == "" {
+		a.response.Model = id
+	}
+	if job.request.logProbs {
+		a.probs = func(tokens []engine.Token) []LogProb { return logProbs(m, tokens) }
+	}
 	var done turn.Done
-	u, err := turn.Run(ctx, job.model, job.turn, func(e turn.Event) error {
+	u, err := turn.Run(ctx, m, job.turn, func(e turn.Event) error {
 		if e.Done != nil {
 			done = *e.Done
 		}
@@ -205,23 +195,13 @@ func logProbs(m engine.Model, tokens []engine.Token) []LogProb {
 			continue
 		}
 		p := LogProb{Top: Top{LogProb: float64(t.LogProb)}, Alternatives: []Top{}}
-		p.Token, p.Bytes = piece(m, t.ID)
+		p.Token, p.Bytes = backend.Piece(m, t.ID)
 		for _, o := range t.Top {
 			top := Top{LogProb: float64(o.LogProb)}
-			top.Token, top.Bytes = piece(m, o.ID)
+			top.Token, top.Bytes = backend.Piece(m, o.ID)
 			p.Alternatives = append(p.Alternatives, top)
 		}
 		all = append(all, p)
 	}
 	return all
-}
-
-// piece returns the text and the bytes of a token.
-func piece(m engine.Model, id int32) (string, []int) {
-	b := m.Piece(id)
-	bytes := make([]int, len(b))
-	for i, c := range b {
-		bytes[i] = int(c)
-	}
-	return string(b), bytes
 }

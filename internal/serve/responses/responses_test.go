@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/serve/backend"
 	"github.com/pianola-engine/pianola/internal/serve/engine"
 	"github.com/pianola-engine/pianola/internal/serve/enginetest"
+	"github.com/pianola-engine/pianola/internal/serve/keys"
 	"github.com/pianola-engine/pianola/internal/serve/transcript"
 )
 
@@ -194,6 +197,43 @@ func TestStored(t *testing.T) {
 	}
 }
 
+// TestKeys checks that an API key does not reach the responses of another one.
+func TestKeys(t *testing.T) {
+	const alice, bob = "sk-alice-0123456789", "sk-bob-0123456789ab"
+	path := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(path, []byte("alice "+alice+"\nbob "+bob+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k, err := keys.Open(path, keys.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := k.Middleware(func(w http.ResponseWriter, _ *http.Request, r *keys.Refusal) { w.WriteHeader(r.Status()) })(serve(t, nil))
+	ask := func(key, method, path, body string) *httptest.ResponseRecorder {
+		w, q := httptest.NewRecorder(), httptest.NewRequest(method, path, strings.NewReader(body))
+		q.Header.Set("Authorization", "Bearer "+key)
+		h.ServeHTTP(w, q)
+		return w
+	}
+	id := regexp.MustCompile(`resp_\w+`).FindString(ask(alice, "POST", "/v1/responses", `{"model":"m","input":"x"}`).Body.String())
+	for _, c := range []struct {
+		method, path, body string
+		bob, alice         int
+	}{
+		{"GET", "/v1/responses/" + id, "", 404, 200},
+		{"GET", "/v1/responses/" + id + "/input_items", "", 404, 200},
+		{"POST", "/v1/responses", `{"model":"m","input":"x","previous_response_id":"` + id + `"}`, 400, 200},
+		{"DELETE", "/v1/responses/" + id, "", 404, 200},
+	} {
+		if w := ask(bob, c.method, c.path, c.body); w.Code != c.bob {
+			t.Errorf("%s %s of another key: %d %s, expected %d", c.method, c.path, w.Code, w.Body, c.bob)
+		}
+		if w := ask(alice, c.method, c.path, c.body); w.Code != c.alice {
+			t.Errorf("%s %s: %d %s, expected %d", c.method, c.path, w.Code, w.Body, c.alice)
+		}
+	}
+}
+
 // TestDisconnect checks that generations end when their clients go away, and that their responses are
 // not kept.
 func TestDisconnect(t *testing.T) {
@@ -230,7 +270,7 @@ func FuzzRequest(f *testing.F) {
 			}
 			return
 		}
-		if len(job.turn.Conversation.Messages) == 0 || job.request.model == "" {
+		if len(job.turn.Conversation.Messages) == 0 {
 			t.Errorf("%q is read as %+v", body, job.request)
 		}
 	})
