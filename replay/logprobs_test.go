@@ -3,6 +3,7 @@ package replay_test
 import (
 	"errors"
 	"math"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -186,6 +187,9 @@ func TestSampledAllocations(t *testing.T) {
 // model with capped logits. There the command that caps them, which one thread executes, comes before
 // a command of one thread and one of several, which may run together.
 func TestLogProbsOnThreads(t *testing.T) {
+	before := runtime.GOMAXPROCS(0)
+	runtime.GOMAXPROCS(max(4, before))
+	defer runtime.GOMAXPROCS(before)
 	var want []rankedToken
 	for _, threads := range []int{1, 2, 4} {
 		m := loadedOnThreads(t, threads, "gemma2", 64, compiler.Options{LogProbs: true})
