@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pianola-engine/pianola/internal/recurrent"
 	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -41,8 +42,8 @@ func OptionsOf(t *table.Table) (Options, error) {
 			o.Sequences = number()
 		case "pages":
 			o.Pages = number()
-		case "rows", "kinds":
-			// They follow from the model, the chip and the number of sequences.
+		case "rows", "kinds", "live-states", "saved-states":
+			// They follow from the model, the chip, the context and the number of sequences.
 		case "draft":
 			o.Draft = number()
 		case "kv":
@@ -58,6 +59,9 @@ func OptionsOf(t *table.Table) (Options, error) {
 	words := o.names()
 	if l, ok := sequence.Of(h.Options, int(h.Context)); ok {
 		words = strings.TrimPrefix(words+" "+l.Words(), " ")
+	}
+	if r, ok := recurrent.Of(h.Options); ok {
+		words = strings.TrimPrefix(words+" "+r.Words(), " ")
 	}
 	if words != h.Options {
 		return Options{}, fmt.Errorf("compiler: the table's header has invalid options %.80q", h.Options)
