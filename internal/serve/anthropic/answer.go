@@ -2,7 +2,6 @@ package anthropic
 
 import (
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 
@@ -123,17 +122,14 @@ type delta struct {
 	PartialJSON *string `json:"partial_json,omitempty"`
 }
 
-// errOneCall ends an answer at its second call if the request forbids parallel calls.
-var errOneCall = errors.New("the answer has one call")
-
 // answer builds a message from the events of a turn, and sends the events of its stream.
 type answer struct {
 	message *Message
 	// send sends an event. It does nothing for a message that is not streamed.
 	send func(*event) error
 	// thinks reports whether thinking is part of the answer.
-	thinks, oneCall bool
-	stops           []string // the request's stop sequences
+	thinks bool
+	stops  []string // the request's stop sequences
 
 	begun bool
 	open  bool // the last block is in progress
@@ -204,10 +200,6 @@ func (a *answer) extend(text string, d *delta) error {
 // arguments adds a piece of a call.
 func (a *answer) arguments(d *engine.CallDelta) error {
 	if !a.open || a.kind() != "tool_use" || a.call != d.Index {
-		called := slices.ContainsFunc(a.message.Content, func(b Block) bool { return b.Type == "tool_use" })
-		if called && a.oneCall {
-			return errOneCall
-		}
 		b := Block{Type: "tool_use", ID: d.ID, Name: d.Name}
 		if b.ID == "" {
 			b.ID = newID("toolu")

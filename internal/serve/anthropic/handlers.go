@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	mathrand "math/rand/v2"
 	"net/http"
 	"slices"
@@ -102,9 +101,9 @@ func (h *Handler) answer(w http.ResponseWriter, q *http.Request, count bool) err
 	}
 	a := &answer{
 		message: &Message{ID: newID("msg"), Type: "message", Role: "assistant", Model: r.model, Content: []Block{}},
-		thinks:  r.thinks, oneCall: r.oneCall, stops: r.stops,
+		thinks:  r.thinks, stops: r.stops,
 	}
-	t := &turn.Request{Conversation: c, Choices: 1, Generation: engine.Generation{
+	t := &turn.Request{Conversation: c, Choices: 1, OneCall: r.oneCall, Generation: engine.Generation{
 		MaxTokens: r.maxTokens, Stop: r.stops, User: keys.Name(ctx), Sampling: engine.Sampling{
 			Seed: mathrand.Uint64(), Temperature: r.temperature, TopP: r.topP, TopK: r.topK,
 		},
@@ -175,7 +174,7 @@ func (h *Handler) run(ctx context.Context, t *turn.Request, a *answer) error {
 		}
 		return a.add(e)
 	})
-	if err != nil && !errors.Is(err, errOneCall) {
+	if err != nil {
 		return err
 	}
 	return a.end(done.Result, u, t.Generation.MaxTokens)

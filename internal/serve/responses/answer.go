@@ -1,7 +1,6 @@
 package responses
 
 import (
-	"errors"
 	"strings"
 
 	"github.com/pianola-engine/pianola/internal/serve/engine"
@@ -33,9 +32,6 @@ type null struct{}
 
 // MarshalJSON implements json.Marshaler.
 func (null) MarshalJSON() ([]byte, error) { return []byte("null"), nil }
-
-// errOneCall ends an answer at its second call if the request forbids parallel calls.
-var errOneCall = errors.New("the answer has one call")
 
 // answer builds a response from the events of a turn, and sends the events of its stream.
 type answer struct {
@@ -143,9 +139,6 @@ func (a *answer) text(kind, delta string, tokens []engine.Token) error {
 // arguments adds a piece of a call.
 func (a *answer) arguments(d *engine.CallDelta) error {
 	if !a.open || a.last().Type != callItem || a.call != d.Index {
-		if a.calls > 0 && !a.response.ParallelToolCalls {
-			return errOneCall
-		}
 		i := Item{Type: callItem, ID: itemID(callItem), CallID: d.ID, Name: d.Name}
 		if i.CallID == "" {
 			i.CallID = newID("call")

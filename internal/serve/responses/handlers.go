@@ -2,7 +2,6 @@ package responses
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -107,8 +106,8 @@ func (h *Handler) read(w http.ResponseWriter, q *http.Request) (*work, error) {
 	if r.maxTokens != nil {
 		g.MaxTokens = *r.maxTokens
 	}
-	job.turn = &turn.Request{Conversation: c, Generation: g, Choices: 1}
 	job.answer = &answer{response: r.response(time.Now().Unix())}
+	job.turn = &turn.Request{Conversation: c, Generation: g, Choices: 1, OneCall: !job.answer.response.ParallelToolCalls}
 	return job, nil
 }
 
@@ -175,7 +174,7 @@ func (h *Handler) run(ctx context.Context, job *work) error {
 		}
 		return a.add(e)
 	})
-	if err != nil && !errors.Is(err, errOneCall) {
+	if err != nil {
 		return err
 	}
 	if err := a.end(done.Result.Reason, u, time.Now().Unix()); err != nil {
