@@ -133,7 +133,7 @@ func TestAlone(t *testing.T) {
 // tokens that it gets alone.
 func TestInvariance(t *testing.T) {
 	for _, kinds := range [][]pages.Kind{
-		{{Name: "full", Pages: 36}},
+		{{Name: "full", Pages: 26}},
 		{{Name: "full", Pages: 60}, {Name: "window", Pages: 30, Window: 100, Sinks: 4}},
 	} {
 		t.Run(kinds[len(kinds)-1].Name, func(t *testing.T) {

@@ -12,7 +12,9 @@ import (
 // transformers, computed in float32.
 type Reference struct {
 	Source string `json:"source"` // the implementation and its version
-	Cases  []Case `json:"cases"`
+	// Sums are the SHA-256 of the files with the weights that it used, by their names.
+	Sums  map[string]string `json:"weights_sha256,omitempty"`
+	Cases []Case            `json:"cases"`
 }
 
 // Case is a prompt with the expected results.

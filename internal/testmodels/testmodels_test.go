@@ -43,8 +43,8 @@ func TestGoldensHaveWeights(t *testing.T) {
 		if err := json.Unmarshal(b, &golden); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if !strings.HasPrefix(golden.Source, "transformers ") {
-			t.Errorf("%s: the reference results come from %q, want transformers", name, golden.Source)
+		if !strings.HasPrefix(golden.Source, "transformers ") && !strings.HasPrefix(golden.Source, "llama.cpp ") {
+			t.Errorf("%s: the reference results come from %q, want transformers or llama.cpp", name, golden.Source)
 		}
 		files, err := filepath.Glob(filepath.Join(dir, "*.safetensors"))
 		if err != nil || len(files) == 0 || len(files) != len(golden.Sums) {

@@ -111,29 +111,38 @@ func run(peer []string, testdata, config string) error {
 	return store(testdata, name, text, &spec, &best.ref)
 }
 
-// store writes a model's description below a testdata folder.
+// store writes a model's description below a testdata folder, and the reference results with the checksums
+// of the weights that gave them, unless ref is nil.
 func store(testdata, name string, config []byte, spec *tinymodels.Spec, ref *golden.Reference) error {
 	dir := filepath.Join(testdata, "variants", name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	files := map[string]any{"weights.json": spec}
-	if ref != nil {
-		files["golden.json"] = ref
-	}
-	for file, value := range files {
+	write := func(file string, value any) error {
 		b, err := json.Marshal(value)
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(dir, file), append(b, '\n'), 0o644); err != nil {
-			return err
-		}
+		return os.WriteFile(filepath.Join(dir, file), append(b, '\n'), 0o644)
+	}
+	if err := write("weights.json", spec); err != nil {
+		return err
 	}
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), config, 0o644); err != nil {
 		return err
 	}
-	return tinymodels.WriteSums(testdata, "variants/"+name)
+	if err := tinymodels.WriteSums(testdata, "variants/"+name); err != nil || ref == nil {
+		return err
+	}
+	spec, err := tinymodels.ReadSpec(testdata, "variants/"+name)
+	if err != nil {
+		return err
+	}
+	ref.Sums = map[string]string{}
+	for _, f := range spec.Files {
+		ref.Sums[f.Name] = f.SHA256
+	}
+	return write("golden.json", ref)
 }
 
 // prompts returns prompts of 1, 7 and 40 tokens, of which the last is longer than the windows of
