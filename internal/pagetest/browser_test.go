@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"image"
@@ -19,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
@@ -137,11 +139,16 @@ func (b *browser) put(id, value, event string) {
 	b.do(chromedp.Evaluate(fmt.Sprintf("{ const e = document.getElementById(%q); e.value = %q; e.dispatchEvent(new Event(%q)); }", id, value, event), nil))
 }
 
-// await waits until an expression is true.
+// await waits until an expression is true. An evaluation that a navigation interrupts counts as false.
 func (b *browser) await(expression string) {
 	b.t.Helper()
 	for range 200 {
-		if eval[bool](b, expression) {
+		var yes bool
+		err := chromedp.Run(b.ctx, chromedp.Evaluate(expression, &yes))
+		if interrupted := (*cdproto.Error)(nil); err != nil && !errors.As(err, &interrupted) {
+			b.t.Fatal(err)
+		}
+		if yes && err == nil {
 			return
 		}
 		time.Sleep(25 * time.Millisecond)
