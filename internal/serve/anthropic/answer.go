@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pianola-engine/pianola/internal/serve/backend"
 	"github.com/pianola-engine/pianola/internal/serve/engine"
 	"github.com/pianola-engine/pianola/internal/serve/turn"
 )
@@ -57,13 +58,13 @@ func (b Block) MarshalJSON() ([]byte, error) {
 		if b.Text == "" {
 			sign = ""
 		}
-		return marshal(struct {
+		return backend.Marshal(struct {
 			Type      string `json:"type"`
 			Thinking  string `json:"thinking"`
 			Signature string `json:"signature"`
 		}{b.Type, b.Text, sign})
 	case "tool_use":
-		return marshal(struct {
+		return backend.Marshal(struct {
 			Type   string          `json:"type"`
 			ID     string          `json:"id"`
 			Name   string          `json:"name"`
@@ -71,7 +72,7 @@ func (b Block) MarshalJSON() ([]byte, error) {
 			Caller caller          `json:"caller"`
 		}{b.Type, b.ID, b.Name, input(b.Text), caller{"direct"}})
 	}
-	return marshal(struct {
+	return backend.Marshal(struct {
 		Type      string    `json:"type"`
 		Text      string    `json:"text"`
 		Citations *struct{} `json:"citations"`
@@ -92,7 +93,7 @@ func input(arguments string) json.RawMessage {
 	if json.Valid([]byte(arguments)) {
 		return json.RawMessage(arguments)
 	}
-	b, _ := marshal(arguments) // a string has a JSON form
+	b, _ := backend.Marshal(arguments) // a string has a JSON form
 	return b
 }
 
@@ -202,7 +203,7 @@ func (a *answer) arguments(d *engine.CallDelta) error {
 	if !a.open || a.kind() != "tool_use" || a.call != d.Index {
 		b := Block{Type: "tool_use", ID: d.ID, Name: d.Name}
 		if b.ID == "" {
-			b.ID = newID("toolu")
+			b.ID = backend.NewID("toolu")
 		}
 		if err := a.next(b); err != nil {
 			return err

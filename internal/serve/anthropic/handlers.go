@@ -1,10 +1,7 @@
 package anthropic
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/json"
 	mathrand "math/rand/v2"
 	"net/http"
 	"slices"
@@ -97,10 +94,10 @@ func (h *Handler) answer(w http.ResponseWriter, q *http.Request, count bool) err
 		if err != nil {
 			return err
 		}
-		return send(w, http.StatusOK, tokens{len(p.IDs)})
+		return backend.Send(w, http.StatusOK, tokens{len(p.IDs)})
 	}
 	a := &answer{
-		message: &Message{ID: newID("msg"), Type: "message", Role: "assistant", Model: r.model, Content: []Block{}},
+		message: &Message{ID: backend.NewID("msg"), Type: "message", Role: "assistant", Model: r.model, Content: []Block{}},
 		thinks:  r.thinks, stops: r.stops,
 	}
 	t := &turn.Request{Conversation: c, Choices: 1, OneCall: r.oneCall, Generation: engine.Generation{
@@ -116,7 +113,7 @@ func (h *Handler) answer(w http.ResponseWriter, q *http.Request, count bool) err
 	if err := h.run(ctx, t, a); err != nil {
 		return err
 	}
-	return send(w, http.StatusOK, a.message)
+	return backend.Send(w, http.StatusOK, a.message)
 }
 
 // rendered is a model with a conversation that is rendered already.
@@ -135,7 +132,7 @@ func (h *Handler) stream(w http.ResponseWriter, ctx context.Context, t *turn.Req
 	out := backend.NewStream(w, h.o.Limits)
 	defer out.Close()
 	a.send = func(e *event) error {
-		b, err := marshal(e)
+		b, err := backend.Marshal(e)
 		if err != nil {
 			return err
 		}
@@ -180,9 +177,6 @@ func (h *Handler) run(ctx context.Context, t *turn.Request, a *answer) error {
 	return a.end(done.Result, u, t.Generation.MaxTokens)
 }
 
-// newID returns a new id with a prefix.
-func newID(prefix string) string { return prefix + "_" + strings.ToLower(rand.Text()) }
-
 // fault is an error in Anthropic's form.
 type fault struct {
 	Type    string `json:"type"`
@@ -223,26 +217,5 @@ func fail(w http.ResponseWriter, ctx context.Context, err error) {
 // WriteError writes an error in Anthropic's form.
 func WriteError(w http.ResponseWriter, e *backend.Error) {
 	e.SetHeader(w.Header())
-	_ = send(w, e.Status, event{Type: "error", Error: &fault{kind(e.Status), e.Error()}}) // it has a JSON form
-}
-
-// send writes JSON. An error has not been sent.
-func send(w http.ResponseWriter, status int, v any) error {
-	b, err := marshal(v)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(b) // a failed write means that the client is gone
-	return nil
-}
-
-// marshal returns the JSON of v. Characters of HTML stay as they are.
-func marshal(v any) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+	_ = backend.Send(w, e.Status, event{Type: "error", Error: &fault{kind(e.Status), e.Error()}}) // it has a JSON form
 }

@@ -1,5 +1,5 @@
 // Package backend has what the protocols of the service share: how handlers get models, read
-// requests, write streams of events, and turn errors into statuses.
+// requests, write replies and streams of events, and turn errors into statuses.
 //
 // The package knows HTTP. It must not know the form of any protocol's requests and replies.
 package backend

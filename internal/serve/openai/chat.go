@@ -151,7 +151,7 @@ func (r chatReply) with(choices []chatChoice, u any) chatReply {
 
 // sendChunk sends a chunk of a stream.
 func sendChunk(out *backend.Stream, chunk any) error {
-	text, err := encode(chunk)
+	text, err := backend.Marshal(chunk)
 	if err != nil {
 		return err
 	}

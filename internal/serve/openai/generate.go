@@ -38,7 +38,7 @@ func (c *call) generate(q *common, operation string, b begin) error {
 	e := backend.ErrorOf(err)
 	e.Report(c.ctx)
 	out.Fail(func(w http.ResponseWriter) { write(w, e) }, func() error {
-		text, err := encode(failureOf(e))
+		text, err := backend.Marshal(failureOf(e))
 		if err != nil {
 			return err
 		}

@@ -5,10 +5,8 @@
 package openai
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"net/http"
 	"time"
 
@@ -127,19 +125,10 @@ func fail(w http.ResponseWriter, ctx context.Context, err error) {
 // write writes an error.
 func write(w http.ResponseWriter, e *backend.Error) {
 	e.SetHeader(w.Header())
-	text, err := encode(failureOf(e))
+	text, err := backend.Marshal(failureOf(e))
 	if err == nil {
 		send(w, e.Status, text)
 	}
-}
-
-// encode returns a value as JSON in one line.
-func encode(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(v)
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 // send writes a reply. A failed write means that the client is gone.
@@ -153,7 +142,7 @@ func send(w http.ResponseWriter, status int, text []byte) {
 
 // reply writes a whole reply.
 func (c *call) reply(v any) error {
-	text, err := encode(v)
+	text, err := backend.Marshal(v)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package responses
 import (
 	"strings"
 
+	"github.com/pianola-engine/pianola/internal/serve/backend"
 	"github.com/pianola-engine/pianola/internal/serve/engine"
 	"github.com/pianola-engine/pianola/internal/serve/turn"
 )
@@ -141,7 +142,7 @@ func (a *answer) arguments(d *engine.CallDelta) error {
 	if !a.open || a.last().Type != callItem || a.call != d.Index {
 		i := Item{Type: callItem, ID: itemID(callItem), CallID: d.ID, Name: d.Name}
 		if i.CallID == "" {
-			i.CallID = newID("call")
+			i.CallID = backend.NewID("call")
 		}
 		if err := a.next(i); err != nil {
 			return err

@@ -117,7 +117,7 @@ func (h *Handler) stream(w http.ResponseWriter, ctx context.Context, job *work) 
 	defer out.Close()
 	a := job.answer
 	a.send = func(e *event) error {
-		b, err := marshal(e)
+		b, err := backend.Marshal(e)
 		if err != nil {
 			return err
 		}

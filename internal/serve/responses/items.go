@@ -2,11 +2,9 @@ package responses
 
 import (
 	"bytes"
-	"crypto/rand"
-	"encoding/json"
 	"fmt"
-	"strings"
 
+	"github.com/pianola-engine/pianola/internal/serve/backend"
 	"github.com/pianola-engine/pianola/internal/serve/engine"
 	"github.com/pianola-engine/pianola/internal/serve/fields"
 )
@@ -85,11 +83,11 @@ func (t Text) MarshalJSON() ([]byte, error) {
 		if probs == nil {
 			probs = []LogProb{}
 		}
-		return marshal(outputText{t.Type, t.Text, []struct{}{}, probs})
+		return backend.Marshal(outputText{t.Type, t.Text, []struct{}{}, probs})
 	case "refusal":
-		return marshal(refusal{t.Type, t.Text})
+		return backend.Marshal(refusal{t.Type, t.Text})
 	}
-	return marshal(plainText{t.Type, t.Text})
+	return backend.Marshal(plainText{t.Type, t.Text})
 }
 
 // MarshalJSON implements json.Marshaler.
@@ -100,7 +98,7 @@ func (i Item) MarshalJSON() ([]byte, error) {
 	}
 	switch i.Type {
 	case reasoningItem:
-		return marshal(struct {
+		return backend.Marshal(struct {
 			ID      string     `json:"id"`
 			Type    string     `json:"type"`
 			Status  string     `json:"status"`
@@ -108,7 +106,7 @@ func (i Item) MarshalJSON() ([]byte, error) {
 			Content []Text     `json:"content"`
 		}{i.ID, i.Type, i.Status, []struct{}{}, parts})
 	case callItem:
-		return marshal(struct {
+		return backend.Marshal(struct {
 			ID        string `json:"id"`
 			Type      string `json:"type"`
 			Status    string `json:"status"`
@@ -127,9 +125,9 @@ func (i Item) MarshalJSON() ([]byte, error) {
 		if i.Plain {
 			out.Output = i.text()
 		}
-		return marshal(out)
+		return backend.Marshal(out)
 	}
-	return marshal(struct {
+	return backend.Marshal(struct {
 		ID      string `json:"id"`
 		Type    string `json:"type"`
 		Status  string `json:"status"`
@@ -138,23 +136,9 @@ func (i Item) MarshalJSON() ([]byte, error) {
 	}{i.ID, i.Type, i.Status, i.Role, parts})
 }
 
-// marshal returns the JSON of v. Characters of HTML stay as they are.
-func marshal(v any) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
-}
-
-// newID returns a new id with a prefix.
-func newID(prefix string) string { return prefix + "_" + strings.ToLower(rand.Text()) }
-
 // itemID returns a new id for an item of a type.
 func itemID(kind string) string {
-	return newID(map[string]string{messageItem: "msg", reasoningItem: "rs", callItem: "fc", outputItem: "fco"}[kind])
+	return backend.NewID(map[string]string{messageItem: "msg", reasoningItem: "rs", callItem: "fc", outputItem: "fco"}[kind])
 }
 
 // text returns the parts of an item as one text.

@@ -1,5 +1,7 @@
 package responses
 
+import "github.com/pianola-engine/pianola/internal/serve/backend"
+
 // Response is a response. Its fields are those of OpenAI's Responses API and of Open Responses.
 type Response struct {
 	ID                 string             `json:"id"`
@@ -85,7 +87,7 @@ type Usage struct {
 // response returns the response to a request before the model has answered.
 func (r *request) response(now int64) *Response {
 	p := &Response{
-		ID: newID("resp"), Object: "response", CreatedAt: now, Status: inProgress,
+		ID: backend.NewID("resp"), Object: "response", CreatedAt: now, Status: inProgress,
 		Instructions: r.instructions, MaxOutputTokens: r.maxTokens, MaxToolCalls: r.maxCalls,
 		Model: r.model, Output: []Item{}, ParallelToolCalls: r.parallel, PreviousResponseID: r.previous,
 		PresencePenalty: r.presence, FrequencyPenalty: r.frequency, PromptCacheKey: r.promptCache,

@@ -150,11 +150,7 @@ func reply(w http.ResponseWriter, v any) { send(w, http.StatusOK, v) }
 
 // send writes JSON.
 func send(w http.ResponseWriter, status int, v any) {
-	b, err := marshal(v)
-	if err != nil { // the types of this package have a JSON form
+	if err := backend.Send(w, status, v); err != nil { // the types of this package have a JSON form
 		panic(err)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(b) // a failed write means that the client is gone
 }
