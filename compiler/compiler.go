@@ -30,6 +30,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/recurrent"
 	"github.com/pianola-engine/pianola/internal/sampler"
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
@@ -98,16 +99,17 @@ func (o Options) names() string {
 	return strings.Join(names, " ")
 }
 
-// names returns the words of the options, of the pools and of the states, for the table's header.
-func (s *state) names() string {
-	names := s.in.Options.names()
-	if s.pool != nil {
-		names = strings.TrimPrefix(names+" "+s.pool.Words(), " ")
+// header returns the words of the options for a table's header, with those of the pools, unless l is nil,
+// and of the states, unless the ring is zero.
+func (o Options) header(l *sequence.Layout, ring recurrent.Ring) string {
+	words := o.names()
+	if l != nil {
+		words = strings.TrimPrefix(words+" "+l.Words(), " ")
 	}
-	if s.ring != (recurrent.Ring{}) {
-		names = strings.TrimPrefix(names+" "+s.ring.Words(), " ")
+	if ring != (recurrent.Ring{}) {
+		words = strings.TrimPrefix(words+" "+ring.Words(), " ")
 	}
-	return names
+	return words
 }
 
 // kv returns the constant of package decl for the element type KV.
@@ -259,7 +261,7 @@ func newState(in Input) (*state, error) {
 	if in.Options.AllLogits {
 		h.LogitsRows = min(uint32(in.Chip.LogitsRows), h.Chunk)
 	}
-	h.Options = s.names()
+	h.Options = s.in.Options.header(s.pool, s.ring)
 	s.t = &table.Table{Header: h}
 	return s, s.planSlots(stages)
 }

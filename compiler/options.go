@@ -56,14 +56,12 @@ func OptionsOf(t *table.Table) (Options, error) {
 			return Options{}, fmt.Errorf("compiler: the table's header has an unknown option %.40q", word)
 		}
 	}
-	words := o.names()
+	var pool *sequence.Layout
 	if l, ok := sequence.Of(h.Options, int(h.Context)); ok {
-		words = strings.TrimPrefix(words+" "+l.Words(), " ")
+		pool = &l
 	}
-	if r, ok := recurrent.Of(h.Options); ok {
-		words = strings.TrimPrefix(words+" "+r.Words(), " ")
-	}
-	if words != h.Options {
+	ring, _ := recurrent.Of(h.Options)
+	if o.header(pool, ring) != h.Options {
 		return Options{}, fmt.Errorf("compiler: the table's header has invalid options %.80q", h.Options)
 	}
 	return o, nil
