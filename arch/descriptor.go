@@ -385,6 +385,21 @@ func (h *hfForm) reads(key string) bool {
 	return w != nil && key != "" && (key == w.Size || key == w.Enable || key == w.LayerTypes || key == w.From || key == w.Theta)
 }
 
+// config returns a configuration with what the family has in all forms.
+func (d *descriptor) config() *Config {
+	return &Config{
+		Arch:           d.Name,
+		QKNorm:         d.QKNorm,
+		WideQKNorm:     d.WideQKNorm,
+		AttnGate:       d.AttnGate,
+		LayerNorm:      d.LayerNorm,
+		Ungated:        d.Ungated,
+		PlainLayerNorm: d.PlainLayerNorm,
+		QKNormRotated:  d.QKNormRotated,
+		StopTokens:     slices.Clone(d.StopTokens),
+	}
+}
+
 // claims returns the names in metadata that select d, each prefixed with the kind of name.
 func (d *descriptor) claims() []string {
 	var out []string

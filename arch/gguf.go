@@ -48,28 +48,17 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	}
 	f.refuse(g.Refuse)
 
-	c := &Config{
-		Arch:           d.Name,
-		Name:           title,
-		Activation:     Activation(*d.Activation),
-		QKNorm:         d.QKNorm,
-		WideQKNorm:     d.WideQKNorm,
-		AttnGate:       d.AttnGate,
-		LayerNorm:      d.LayerNorm,
-		Ungated:        d.Ungated,
-		PlainLayerNorm: d.PlainLayerNorm,
-		QKNormRotated:  d.QKNormRotated,
-		NormPlusOne:    g.NormPlusOne,
-		RopeLayout:     RopeLayout(*g.RopeLayout),
-		StopTokens:     slices.Clone(d.StopTokens),
-		names:          g.names(""),
-
-		Layers:  f.need("block_count", 1, maxLayers),
-		Width:   f.need("embedding_length", 1, maxWidth),
-		FF:      f.need("feed_forward_length", 1, maxFF),
-		Context: f.need("context_length", 1, maxContext),
-		Eps:     f.eps("attention.layer_norm_rms_epsilon"),
-	}
+	c := d.config()
+	c.Name = title
+	c.Activation = Activation(*d.Activation)
+	c.NormPlusOne = g.NormPlusOne
+	c.RopeLayout = RopeLayout(*g.RopeLayout)
+	c.names = g.names("")
+	c.Layers = f.need("block_count", 1, maxLayers)
+	c.Width = f.need("embedding_length", 1, maxWidth)
+	c.FF = f.need("feed_forward_length", 1, maxFF)
+	c.Context = f.need("context_length", 1, maxContext)
+	c.Eps = f.eps("attention.layer_norm_rms_epsilon")
 	// Layers behind the model's own predict further tokens.
 	if more := f.opt("nextn_predict_layers", 0, maxLayers, 0); more > 0 && more < c.Layers {
 		c.Layers -= more

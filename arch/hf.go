@@ -30,29 +30,17 @@ func (s *Set) readHF(src Source) (*Config, error) {
 	f = h.withDefaults(f)
 	f.refuse(h.Refuse)
 
-	c := &Config{
-		Arch:           d.Name,
-		QKNorm:         d.QKNorm,
-		WideQKNorm:     d.WideQKNorm,
-		AttnGate:       d.AttnGate,
-		LayerNorm:      d.LayerNorm,
-		Ungated:        d.Ungated,
-		PlainLayerNorm: d.PlainLayerNorm,
-		QKNormRotated:  d.QKNormRotated,
-		NormPlusOne:    h.NormPlusOne,
-		RopeLayout:     RopeLayout(*h.RopeLayout),
-		StopTokens:     slices.Clone(d.StopTokens),
-		names:          h.names(prefix),
-
-		Layers:  f.need("num_hidden_layers", 1, maxLayers),
-		Width:   f.need("hidden_size", 1, maxWidth),
-		FF:      h.FF.readFF(f),
-		Vocab:   f.need("vocab_size", 1, maxVocab),
-		Context: f.need("max_position_embeddings", 1, maxContext),
-		Eps:     f.eps("rms_norm_eps"),
-
-		TiedHead: f.bool("tie_word_embeddings", false),
-	}
+	c := d.config()
+	c.NormPlusOne = h.NormPlusOne
+	c.RopeLayout = RopeLayout(*h.RopeLayout)
+	c.names = h.names(prefix)
+	c.Layers = f.need("num_hidden_layers", 1, maxLayers)
+	c.Width = f.need("hidden_size", 1, maxWidth)
+	c.FF = h.FF.readFF(f)
+	c.Vocab = f.need("vocab_size", 1, maxVocab)
+	c.Context = f.need("max_position_embeddings", 1, maxContext)
+	c.Eps = f.eps("rms_norm_eps")
+	c.TiedHead = f.bool("tie_word_embeddings", false)
 	if h.Latent != nil {
 		h.Latent.readHF(f, c, h, prefix)
 	} else {
