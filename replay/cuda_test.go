@@ -99,8 +99,8 @@ func TestPooledCUDA(t *testing.T) {
 	for _, mode := range cuda.Modes() {
 		t.Run(mode, func(t *testing.T) {
 			testPooled(t, sizeOfPooled(), func(t *testing.T, name string, chunk int, o compiler.Options) *pooled {
-				if strings.Contains(name, "variants") {
-					t.Skip("the driver's kernels have no experts")
+				if strings.Contains(name, "gpt_oss") {
+					t.Skip("the driver's kernels have no learned sinks")
 				}
 				if mode != "record" && (name != "llama" || o.KVSinks > 0) {
 					exhaustive.Only(t, "the sample has the other models in mode record")

@@ -175,3 +175,26 @@ func (q quicker) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	}
 	return q.Device.Load(ctx, t, src, o)
 }
+
+// TestMetalLayers replays models with recurrent state and latent attention on the Metal device with the
+// software Metal, with short contexts, because a context takes a second.
+func TestMetalLayers(t *testing.T) {
+	if err := soft.Start(".."); err != nil {
+		t.Fatal(err)
+	}
+	k, err := kernels.Embedded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for mode, names := range map[string][]string{"record": {"lfm2", "qwen3_5_equal"}, "encode": {"glm4_moe_lite"}} {
+		t.Run(mode, func(t *testing.T) {
+			testLayers(t, names, layerSize{70, 24}, func(t testing.TB, name string, chunk int, o compiler.Options) *replay.Model {
+				dev, err := metal.New(metal.Options{Mode: mode, Kernels: k})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return loadedOn(t, quicker{dev}, "m4-pro", name, chunk, o)
+			})
+		})
+	}
+}

@@ -1,53 +1,10 @@
 // The kernels of the fake driver: the kernels declared in internal/decl as single-threaded C,
 // for weights of float32, float16 and bfloat16.
-#include "fake.h"
-
-#include "params.h"
+#include "kernels.h"
 
 #ifdef __F16C__
 #include <immintrin.h>
 #endif
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { F32 = 1, F16 = 2, BF16 = 3 }; // dtype.Type
-
-#define PARAMS(name) const pianola_##name##_params *p = (const void *)l->params
-#define F(i) ((float *)l->bind[i])
-
-static uint32_t second(const launch *l, int offset) {
-    uint32_t v;
-    memcpy(&v, l->second + offset, 4);
-    return v;
-}
-
-static uint32_t rows(const launch *l) { return second(l, 12); }
-static pianola_step *step(const launch *l) { return (pianola_step *)l->step; }
-
-static float weight(const uint8_t *w, uint32_t type, uint64_t i) {
-    if (type == F32) return ((const float *)w)[i];
-    if (type == F16) return (float)((const _Float16 *)w)[i];
-    uint32_t bits = (uint32_t)((const uint16_t *)w)[i] << 16;
-    float v;
-    memcpy(&v, &bits, 4);
-    return v;
-}
-
-static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
-
-// The rows of a pooled table's programs; kind is the constant sequences.
-static pianola_row *record(const launch *l, uint32_t r) { return (pianola_row *)(step(l) + 1) + r; }
-static int many(uint32_t kind) { return kind == PIANOLA_SEQUENCES_MANY; }
-static int ended(const launch *l, uint32_t kind, uint32_t r) { return many(kind) && record(l, r)->stop; }
-
-static uint64_t sequence(const launch *l, uint32_t kind, uint32_t r, uint32_t pool) {
-    if (kind == PIANOLA_SEQUENCES_OWN) return 0;
-    return least(many(kind) ? record(l, r)->sequence : step(l)->sequence, pool - 1);
-}
-
-// seen returns the number of positions that row r sees.
-static uint32_t seen(const launch *l, uint32_t kind, uint32_t r) { return many(kind) ? record(l, r)->kv_len : second(l, 4) + r; }
 
 static void embed(const launch *l) {
     PARAMS(embed);
@@ -71,7 +28,7 @@ static void rope_angles(const launch *l) {
         }
 }
 
-static void norm(float *out, const float *x, const float *w, uint32_t n, float eps) {
+void norm(float *out, const float *x, const float *w, uint32_t n, float eps) {
     double sum = 0;
     for (uint32_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
     float s = (float)(1 / sqrt(sum / n + eps));
@@ -94,7 +51,7 @@ static void add(const launch *l) {
     for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] += F(1)[i];
 }
 
-static float gated(uint32_t activation, float x) {
+float gated(uint32_t activation, float x) {
     if (activation == PIANOLA_ACTIVATION_GELU_TANH) return x / 2 * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
     if (activation == PIANOLA_ACTIVATION_GELU) return x / 2 * (1 + erff(x * 0.70710678f));
     return x / (1 + expf(-x));
@@ -116,8 +73,8 @@ static void norm_add(const launch *l) {
     free(delta);
 }
 
-// dot returns the dot product of x and n weights, beginning with element at, in 16 sums.
-static float dot(const uint8_t *w, uint32_t type, uint64_t at, const float *x, uint32_t n) {
+// The dot product is computed in 16 sums.
+float dot(const uint8_t *w, uint32_t type, uint64_t at, const float *x, uint32_t n) {
     float sum[16] = {0}, all = 0;
     uint32_t i = 0;
 #ifdef __F16C__
@@ -186,7 +143,7 @@ static void head_norm(const launch *l) {
         }
 }
 
-static void rotate(float *x, const float *angles, uint32_t half, uint32_t layout) {
+void rotate(float *x, const float *angles, uint32_t half, uint32_t layout) {
     for (uint32_t i = 0; i < half; i++) {
         float *a = x + (layout ? 2 * i : i), *b = x + (layout ? 2 * i + 1 : i + half);
         float c = angles[2 * i], s = angles[2 * i + 1], u = *a, v = *b;
@@ -201,18 +158,7 @@ static void rope(const launch *l) {
         for (uint32_t h = 0; h < p->heads; h++) rotate(F(0) + (uint64_t)r * p->stride + h * l->specs[0], F(1) + (uint64_t)r * p->half_ * 2, p->half_, l->specs[1]);
 }
 
-// kv_cache is a layer's K or V: [heads, cap, d] _Float16, or [heads, cap, d] int8 followed by
-// [heads, cap, d/32] _Float16 scales. The first positions have rows of their own before the
-// ring. The cache of a pooled table is [pages, heads, 64, d]; a page table names its pages.
-typedef struct {
-    uint8_t *mem;
-    uint32_t q8, heads, cap, d, first;
-    const uint32_t *pages;
-    uint32_t table; // entries of pages
-} kv_cache;
-
-// turn makes the caches those of row r's sequence.
-static void turn(const launch *l, uint32_t kind, uint32_t r, uint32_t tables, uint32_t table, uint32_t pool, kv_cache *k, kv_cache *v) {
+void turn(const launch *l, uint32_t kind, uint32_t r, uint32_t tables, uint32_t table, uint32_t pool, kv_cache *k, kv_cache *v) {
     if (kind == PIANOLA_SEQUENCES_OWN) return;
     k->pages = v->pages = (const uint32_t *)(l->step + tables) + sequence(l, kind, r, pool) * table;
     k->table = v->table = table;
@@ -230,7 +176,7 @@ static uint64_t element(kv_cache c, uint32_t head, uint32_t pos) {
 
 static _Float16 *scales(kv_cache c, uint64_t at) { return (_Float16 *)(c.mem + (uint64_t)c.heads * c.cap * c.d) + at / 32; }
 
-static void cache(kv_cache c, const float *x, uint32_t head, uint32_t pos) {
+void cache(kv_cache c, const float *x, uint32_t head, uint32_t pos) {
     uint64_t at = element(c, head, pos);
     for (uint32_t i = 0; i < c.d && !c.q8; i++) ((_Float16 *)c.mem)[at + i] = (_Float16)x[i];
     for (uint32_t b = 0; b < c.d && c.q8; b += 32) {
@@ -649,7 +595,6 @@ static void rank(const launch *l) {
 
 // Every kernel first checks the stop flag.
 #define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(attn_tile) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(gemm_few) X(add_rmsnorm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(choose_rows) X(patch)
-#define GUARD(name) static void run_##name(const launch *l) { if (!step(l)->stop) name(l); }
 KERNELS(GUARD)
 
 kernel fake_kernel(const char *name) {
@@ -657,5 +602,5 @@ kernel fake_kernel(const char *name) {
     static const struct { const char *name; kernel run; } list[] = {KERNELS(ENTRY){"gemm", run_gemv}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         if (!strcmp(list[i].name, name)) return list[i].run;
-    return NULL;
+    return layer_kernel(name);
 }

@@ -1,0 +1,85 @@
+// What the files with the kernels of the fake driver share.
+#ifndef KERNELS_H
+#define KERNELS_H
+
+#include "fake.h"
+
+#include "params.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { F32 = 1, F16 = 2, BF16 = 3 }; // dtype.Type
+
+#define PARAMS(name) const pianola_##name##_params *p = (const void *)l->params
+#define F(i) ((float *)l->bind[i])
+
+static inline uint32_t second(const launch *l, int offset) {
+    uint32_t v;
+    memcpy(&v, l->second + offset, 4);
+    return v;
+}
+
+static inline uint32_t rows(const launch *l) { return second(l, 12); }
+static inline pianola_step *step(const launch *l) { return (pianola_step *)l->step; }
+
+static inline float weight(const uint8_t *w, uint32_t type, uint64_t i) {
+    if (type == F32) return ((const float *)w)[i];
+    if (type == F16) return (float)((const _Float16 *)w)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)w)[i] << 16;
+    float v;
+    memcpy(&v, &bits, 4);
+    return v;
+}
+
+static inline uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+// The rows of a pooled table's programs; kind is the constant sequences.
+static inline pianola_row *record(const launch *l, uint32_t r) { return (pianola_row *)(step(l) + 1) + r; }
+static inline int many(uint32_t kind) { return kind == PIANOLA_SEQUENCES_MANY; }
+static inline int ended(const launch *l, uint32_t kind, uint32_t r) { return many(kind) && record(l, r)->stop; }
+
+static inline uint64_t sequence(const launch *l, uint32_t kind, uint32_t r, uint32_t pool) {
+    if (kind == PIANOLA_SEQUENCES_OWN) return 0;
+    return least(many(kind) ? record(l, r)->sequence : step(l)->sequence, pool - 1);
+}
+
+// seen returns the number of positions that row r sees.
+static inline uint32_t seen(const launch *l, uint32_t kind, uint32_t r) { return many(kind) ? record(l, r)->kv_len : second(l, 4) + r; }
+
+// kv_cache is a layer's K or V: [heads, cap, d] _Float16, or [heads, cap, d] int8 followed by
+// [heads, cap, d/32] _Float16 scales. The first positions have rows of their own before the
+// ring. The cache of a pooled table is [pages, heads, 64, d]; a page table names its pages.
+typedef struct {
+    uint8_t *mem;
+    uint32_t q8, heads, cap, d, first;
+    const uint32_t *pages;
+    uint32_t table; // entries of pages
+} kv_cache;
+
+// norm writes rmsnorm(x) * w.
+void norm(float *out, const float *x, const float *w, uint32_t n, float eps);
+
+// gated returns an activation function of x.
+float gated(uint32_t activation, float x);
+
+// dot returns the dot product of x and n weights, beginning with element at.
+float dot(const uint8_t *w, uint32_t type, uint64_t at, const float *x, uint32_t n);
+
+// rotate rotates half pairs of x.
+void rotate(float *x, const float *angles, uint32_t half, uint32_t layout);
+
+// turn makes the caches those of row r's sequence.
+void turn(const launch *l, uint32_t kind, uint32_t r, uint32_t tables, uint32_t table, uint32_t pool, kv_cache *k, kv_cache *v);
+
+// cache writes the row of a position of a head.
+void cache(kv_cache c, const float *x, uint32_t head, uint32_t pos);
+
+// GUARD defines run_NAME, which executes a kernel unless the stop flag is set.
+#define GUARD(name) static void run_##name(const launch *l) { if (!step(l)->stop) name(l); }
+
+// layer_kernel returns a kernel of layers.c, or NULL.
+kernel layer_kernel(const char *name);
+
+#endif

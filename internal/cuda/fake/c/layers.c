@@ -1,0 +1,227 @@
+// The kernels of the fake driver for experts, recurrent state and latent attention.
+#include "kernels.h"
+
+// choose lists the used experts with the largest ranks of those for which open is set, which it clears.
+static void choose(uint32_t *ids, const float *ranks, uint8_t *open, uint32_t experts, uint32_t used) {
+    for (uint32_t i = 0; i < used; i++) {
+        uint32_t best = experts;
+        for (uint32_t e = 0; e < experts; e++)
+            if (open[e] && (best == experts || ranks[e] > ranks[best])) best = e;
+        ids[i] = least(best, experts - 1);
+        open[ids[i]] = 0;
+    }
+}
+
+static void route(const launch *l) {
+    PARAMS(route);
+    uint8_t open[1024];
+    for (uint32_t r = 0; r < rows(l); r++) {
+        const float *logits = F(0) + (uint64_t)r * p->experts;
+        uint32_t *ids = (uint32_t *)l->bind[1] + (uint64_t)r * p->used;
+        float *weights = F(2) + (uint64_t)r * p->used, sum = 0;
+        memset(open, 1, sizeof open);
+        choose(ids, logits, open, p->experts, p->used);
+        for (uint32_t i = 0; i < p->used; i++) sum += weights[i] = expf(logits[ids[i]] - logits[ids[0]]);
+        if (l->specs[0] == PIANOLA_OVER_ALL) {
+            sum = 0;
+            for (uint32_t e = 0; e < p->experts; e++) sum += expf(logits[e] - logits[ids[0]]);
+        }
+        for (uint32_t i = 0; i < p->used; i++) weights[i] /= sum;
+    }
+}
+
+// group_value returns the best rank of a group's experts, or the sum of the best two.
+static float group_value(const float *ranks, uint32_t size, uint32_t best) {
+    float first = -INFINITY, second = -INFINITY;
+    for (uint32_t e = 0; e < size; e++) {
+        if (ranks[e] > first) {
+            second = first;
+            first = ranks[e];
+        } else if (ranks[e] > second)
+            second = ranks[e];
+    }
+    return best == 2 ? first + second : first;
+}
+
+static void route_scored(const launch *l) {
+    PARAMS(route_scored);
+    float scores[1024], ranks[1024], values[32];
+    uint8_t open[1024], groups[32];
+    uint32_t size = p->experts / p->groups, chosen[32];
+    for (uint32_t r = 0; r < rows(l); r++) {
+        const float *logits = F(0) + (uint64_t)r * p->experts;
+        uint32_t *ids = (uint32_t *)l->bind[2] + (uint64_t)r * p->used;
+        float *weights = F(3) + (uint64_t)r * p->used, top = -INFINITY, sum = 0;
+        for (uint32_t e = 0; e < p->experts; e++) top = fmaxf(top, logits[e]);
+        for (uint32_t e = 0; e < p->experts; e++) sum += scores[e] = p->sigmoid ? 1 / (1 + expf(-logits[e])) : expf(logits[e] - top);
+        for (uint32_t e = 0; e < p->experts; e++) {
+            if (!p->sigmoid) scores[e] /= sum;
+            ranks[e] = scores[e] + (l->specs[0] ? F(1)[e] : 0);
+        }
+        memset(open, p->groups == 1, sizeof open);
+        memset(groups, 1, sizeof groups);
+        for (uint32_t g = 0; g < p->groups; g++) values[g] = group_value(ranks + g * size, size, p->best);
+        choose(chosen, values, groups, p->groups, p->top_groups);
+        for (uint32_t g = 0; g < p->top_groups; g++) memset(open + chosen[g] * size, 1, size);
+        choose(ids, ranks, open, p->experts, p->used);
+        sum = 0;
+        for (uint32_t i = 0; i < p->used; i++) sum += weights[i] = scores[ids[i]];
+        for (uint32_t i = 0; i < p->used; i++) weights[i] *= l->specs[1] == PIANOLA_OVER_ALL ? p->scale : p->scale / sum;
+    }
+}
+
+static void expert_gemv(const launch *l) {
+    PARAMS(expert_gemv);
+    float *x = malloc(p->in * sizeof *x);
+    for (uint32_t at = 0; at < rows(l) * p->used; at++) {
+        uint64_t expert = least(((const uint32_t *)l->bind[4])[at], p->experts - 1), from = (uint64_t)(at / p->share) * p->x_stride;
+        for (uint32_t i = 0; i < p->in; i++) x[i] = l->specs[2] ? gated(l->specs[5], F(0)[from + i]) * F(1)[from + i] : F(0)[from + i];
+        for (uint32_t o = 0; o < p->out; o++)
+            F(5)[(uint64_t)at * p->y_stride + o] = dot(l->bind[2], l->specs[0], (expert * p->out + o) * p->in, x, p->in) + (l->specs[3] ? F(3)[expert * p->out + o] : 0);
+    }
+    free(x);
+}
+
+static void expert_sum(const launch *l) {
+    PARAMS(expert_sum);
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t i = 0; i < p->n; i++) {
+            float sum = 0, *to = F(2) + (uint64_t)r * p->n + i;
+            for (uint32_t k = 0; k < p->used; k++) sum += F(1)[r * p->used + k] * F(0)[((uint64_t)r * p->used + k) * p->n + i];
+            *to = l->specs[0] == PIANOLA_OUTPUT_ADD ? *to + sum : sum;
+        }
+}
+
+static void scale_rows(const launch *l) {
+    PARAMS(scale_rows);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        uint32_t pos = many(l->specs[0]) ? record(l, r)->position : second(l, 0) + r;
+        for (uint32_t i = 0; i < p->n; i++) F(0)[(uint64_t)r * p->stride + i] *= F(1)[least((pos + p->offset) / p->span, p->count - 1)];
+    }
+}
+
+static void layernorm(const launch *l) {
+    PARAMS(layernorm);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        const float *x = F(0) + (uint64_t)least(second(l, 0) + r, p->x_rows - 1) * p->n;
+        double mean = 0, square = 0;
+        for (uint32_t i = 0; i < p->n; i++) mean += (double)x[i] / p->n;
+        for (uint32_t i = 0; i < p->n; i++) square += ((double)x[i] - mean) * ((double)x[i] - mean) / p->n;
+        float s = (float)(1 / sqrt(square + p->eps));
+        for (uint32_t i = 0; i < p->n; i++) F(2)[(uint64_t)r * p->n + i] = (float)(x[i] - mean) * s * F(1)[i] + F(1)[p->n + i];
+    }
+}
+
+static void latent_kv(const launch *l) {
+    PARAMS(latent_kv);
+    uint32_t d = l->specs[0], turned = 2 * p->half_, rank = d - turned, kind = l->specs[3];
+    kv_cache c = {l->bind[5], l->specs[2], 1, p->cap, d, p->first, NULL, 0}, same = c;
+    float row[2048];
+    for (uint32_t r = 0; r < rows(l); r++) {
+        if (ended(l, kind, r)) continue;
+        const float *from = F(1) + (uint64_t)r * p->kv_stride, *angles = F(2) + (uint64_t)r * turned;
+        turn(l, kind, r, p->tables, p->table, p->pool, &c, &same);
+        memcpy(row, from + rank, turned * 4);
+        rotate(row, angles, p->half_, l->specs[1]);
+        norm(row + turned, from, F(3), rank, p->eps);
+        cache(c, row, 0, seen(l, kind, r) - 1);
+        for (uint32_t h = 0; h < p->heads; h++) {
+            float *q = F(4) + ((uint64_t)r * p->heads + h) * d;
+            memcpy(q, F(0) + (uint64_t)r * p->q_stride + h * (p->nope + turned) + p->nope, turned * 4);
+            rotate(q, angles, p->half_, l->specs[1]);
+        }
+    }
+}
+
+// states are the states of a layer with recurrent state, of size floats each.
+typedef struct {
+    float *all;
+    uint64_t size;
+    uint32_t live, saved, each;
+} states;
+
+static float *state_at(const states *s, uint32_t pos) { return s->all + s->size * (pos % 64 ? pos % s->live : s->live + pos / 64 % s->saved); }
+
+// keeps reports whether the state at a position is stored by a launch whose rows end at end.
+static int keeps(const states *s, uint32_t pos, uint32_t end) { return s->each || pos == end || pos % 64 == 0; }
+
+// convolve computes the rows of a channel.
+static void convolve(const launch *l, const states *s, uint32_t c) {
+    PARAMS(causal_conv);
+    uint32_t past = p->taps - 1, first = second(l, 0), end = first + rows(l);
+    float u[8] = {0};
+    for (uint32_t t = 0; first && t < past; t++) u[t] = state_at(s, first)[t * p->n + c];
+    for (uint32_t r = 0; r < rows(l); r++) {
+        const float *x = F(0) + (uint64_t)r * p->x_stride + c;
+        float y = l->specs[1] ? F(2)[c] : 0;
+        u[past] = l->specs[0] == PIANOLA_CONV_GATED ? x[0] * x[2 * p->n] : x[0];
+        for (uint32_t t = 0; t <= past; t++) y += F(1)[c * p->taps + t] * u[t];
+        F(3)[(uint64_t)r * p->n + c] = l->specs[0] == PIANOLA_CONV_GATED ? y * x[p->n] : gated(PIANOLA_ACTIVATION_SILU, y);
+        memmove(u, u + 1, past * sizeof *u);
+        for (uint32_t t = 0; keeps(s, first + r + 1, end) && t < past; t++) state_at(s, first + r + 1)[t * p->n + c] = u[t];
+    }
+}
+
+static void causal_conv(const launch *l) {
+    PARAMS(causal_conv);
+    states s = {F(4), (uint64_t)(p->taps - 1) * p->n, p->live, p->saved, p->each};
+    for (uint32_t c = 0; c < p->n; c++) convolve(l, &s, c);
+}
+
+// unit writes x divided by its length, times scale.
+static void unit(float *y, const float *x, uint32_t n, float eps, float scale) {
+    float sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += x[i] * x[i];
+    for (uint32_t i = 0; i < n; i++) y[i] = x[i] * (1 / sqrtf(sum + eps)) * scale;
+}
+
+// remember computes the rows of a head.
+static void remember(const launch *l, const states *s, uint32_t h, float *own) {
+    PARAMS(delta_rule);
+    uint32_t d = p->key_dim, first = second(l, 0), end = first + rows(l), keys = p->key_heads * d;
+    uint32_t of = p->tiled ? h % p->key_heads : h / (p->heads / p->key_heads);
+    uint64_t size = (uint64_t)p->value_dim * d;
+    float q[256], k[256], rate = l->specs[0] == PIANOLA_DECAY_LOG ? expf(F(2)[h]) : -F(2)[h];
+    memset(own, 0, size * sizeof *own);
+    if (first) memcpy(own, state_at(s, first) + h * size, size * sizeof *own);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        const float *x = F(0) + (uint64_t)r * p->x_stride, *gates = F(1) + (uint64_t)r * p->gate_stride;
+        float a = gates[p->heads + h] + F(2)[p->heads + h], keep = expf(-rate * (a > 20 ? a : log1pf(expf(a)))), beta = 1 / (1 + expf(-gates[h]));
+        unit(q, x + of * d, d, p->eps, 1 / sqrtf((float)d));
+        unit(k, x + keys + of * d, d, p->eps, 1);
+        for (uint32_t i = 0; i < p->value_dim; i++) {
+            float *row = own + (uint64_t)i * d, kh = 0, y = 0;
+            for (uint32_t j = 0; j < d; j++) kh += k[j] * row[j];
+            float delta = (x[2 * keys + h * p->value_dim + i] - keep * kh) * beta;
+            for (uint32_t j = 0; j < d; j++) y += q[j] * (row[j] = keep * row[j] + delta * k[j]);
+            F(3)[((uint64_t)r * p->heads + h) * p->value_dim + i] = y;
+        }
+        if (keeps(s, first + r + 1, end)) memcpy(state_at(s, first + r + 1) + h * size, own, size * sizeof *own);
+    }
+}
+
+static void delta_rule(const launch *l) {
+    PARAMS(delta_rule);
+    uint64_t size = (uint64_t)p->value_dim * p->key_dim;
+    states s = {F(4), p->heads * size, p->live, p->saved, p->each};
+    float *own = malloc(size * sizeof *own);
+    for (uint32_t h = 0; h < p->heads; h++) remember(l, &s, h, own);
+    free(own);
+}
+
+static void sigmoid_mul(const launch *l) {
+    PARAMS(sigmoid_mul);
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t i = 0; i < p->n; i++) F(0)[(uint64_t)r * p->n + i] /= 1 + expf(-F(1)[(uint64_t)r * p->gate_stride + i]);
+}
+
+#define LAYERS(X) X(route) X(route_scored) X(expert_gemv) X(expert_sum) X(scale_rows) X(layernorm) X(latent_kv) X(causal_conv) X(delta_rule) X(sigmoid_mul)
+LAYERS(GUARD)
+
+kernel layer_kernel(const char *name) {
+#define ENTRY(n) {#n, run_##n},
+    static const struct { const char *name; kernel run; } list[] = {LAYERS(ENTRY)};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        if (!strcmp(list[i].name, name)) return list[i].run;
+    return NULL;
+}
