@@ -249,6 +249,10 @@ func TestSynth(t *testing.T) {
 		t.Error("two seeds give the same model")
 	}
 	succeed(t, "run", a, "-p", "func", "-n", "4")
+	succeed(t, "synth", "gopher", "--quant", "Q8_0", "-o", b, "--layers", "3")
+	if info := decode[infoResult](t, succeed(t, "info", b, "--json").stdout); info.Model == nil || info.Model.Layers != 3 {
+		t.Errorf("--layers 3 gives %+v", info.Model)
+	}
 	list := succeed(t, "synth", "--list").stdout
 	for _, q := range quantize.Mixes() {
 		if !strings.Contains(list, q) {

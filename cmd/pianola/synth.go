@@ -12,10 +12,11 @@ import (
 )
 
 type synthFlags struct {
-	quant string
-	out   string
-	seed  uint64
-	list  bool
+	quant  string
+	out    string
+	seed   uint64
+	layers uint32
+	list   bool
 }
 
 func newSynth() *cobra.Command {
@@ -26,7 +27,8 @@ func newSynth() *cobra.Command {
 		Long: `Synth writes a GGUF file with the sizes, types and memory traffic of a published
 model, and random weights. The same seed gives the same bytes.`,
 		Example: `  pianola synth --list
-  pianola synth gopher --quant Q4_0 -o gopher-random.gguf`,
+  pianola synth gopher --quant Q4_0 -o gopher-random.gguf
+  pianola synth gopher --layers 4 -o gopher-small.gguf`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if f.list {
 				return exactly(0, "--list takes no SHAPE")(cmd, args)
@@ -44,6 +46,7 @@ model, and random weights. The same seed gives the same bytes.`,
 	fs.StringVar(&f.quant, "quant", "Q4_0", "`TYPE` of the weights, such as Q4_0, Q8_0 or Q4_K_M; see --list")
 	fs.StringVarP(&f.out, "output", "o", "", "write the model to `FILE`")
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of the random weights")
+	fs.Uint32Var(&f.layers, "layers", 0, "write `N` layers (default: those of the shape)")
 	fs.BoolVar(&f.list, "list", false, "list the shapes and the types, and write nothing")
 	return cmd
 }
@@ -55,6 +58,9 @@ func (f *synthFlags) run(cmd *cobra.Command, name string) error {
 	shape, ok := synth.FindShape(name)
 	if !ok {
 		return fmt.Errorf("synth: no shape %q; the shapes are %s", name, strings.Join(shapeNames(), ", "))
+	}
+	if f.layers > 0 {
+		shape.Layers = f.layers
 	}
 	p := newProgress(cmd.ErrOrStderr(), "writing", true)
 	defer p.finish()

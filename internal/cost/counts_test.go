@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// small returns a shape of an architecture with one layer and narrow matrices, for which the emulator
-// needs little time. The formulas do not depend on these sizes.
+// small returns a shape of an architecture with one layer, or a hybrid one with one layer of each kind,
+// and narrow matrices, for which the emulator needs little time. The formulas do not depend on these sizes.
 func small(t testing.TB, architecture string) synth.Shape {
 	t.Helper()
 	s, ok := synth.FindShape("gopher")
@@ -40,7 +40,11 @@ func small(t testing.TB, architecture string) synth.Shape {
 		t.Fatal("no shape gopher")
 	}
 	s.Arch, s.Layers, s.Hidden, s.FFN = architecture, 1, 512, 1024
-	s.Heads, s.KVHeads, s.HeadDim = 8, 2, 128
+	s.Heads, s.KVHeads, s.HeadDim, s.Context = 8, 2, 128, 8192
+	if architecture == "qwen35" {
+		s.Layers, s.HeadDim = 2, 256
+		s.Delta = &synth.Delta{Interval: 2, KeyHeads: 2, Heads: 4, KeyDim: 128, ValueDim: 128, Taps: 4, RopeDim: 64}
+	}
 	return s
 }
 
@@ -183,6 +187,8 @@ var countCases = []countCase{
 	{"llama", "Q4_0", "m4", table.ProgramVerify, cost.Point{Position: 50, Rows: 4}, compiler.Options{Context: 128, Draft: 7}},
 	{"qwen3", "Q4_0", "m4-max", table.ProgramRanked, cost.Point{Position: 60, Rows: 1}, compiler.Options{Context: 128, LogProbs: true, KV: "q8_0"}},
 	{"qwen3", "Q8_0", "m5", table.ProgramLogits, cost.Point{Position: 60, Rows: 9}, compiler.Options{Context: 128, AllLogits: true}},
+	{"qwen35", "Q4_0", "m4-pro", table.ProgramDecode, cost.Point{Position: 100, Rows: 1}, compiler.Options{Context: 4096}},
+	{"qwen35", "Q4_0", "m1", table.ProgramPrefill, cost.Point{Position: 32, Rows: 24}, compiler.Options{Context: 128}},
 	{"llama", "Q8_0", "m1-max", table.ProgramHead, cost.Point{Position: 50, Rows: 1}, compiler.Options{Context: 128}},
 }
 

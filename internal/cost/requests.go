@@ -73,8 +73,8 @@ func (v *view) requested(device string) requests {
 		r.loads[1] *= v.value("heads")
 	case kernels.QKRoPEKV:
 		heads := v.value("heads") + v.value("kv_heads")
-		r.loads[3] *= heads
-		r.loads[4] = r.loads[4] / 2 * heads * v.rows // the weights of Q and of K, each for its heads
+		r.loads[3] = 4 * v.rows * v.value("head_dim") * heads // an angle for each pair, even if RoPE does not rotate it
+		r.loads[4] = r.loads[4] / 2 * heads * v.rows          // the weights of Q and of K, each for its heads
 	case kernels.NormAdd:
 		r.loads[0] *= 1 + 2*v.value("norm")
 	case kernels.KVWrite:
@@ -108,6 +108,8 @@ func (v *view) requested(device string) requests {
 		v.ropeAttnRequests(&r)
 	case kernels.Attn:
 		v.attnRequests(&r)
+	case kernels.AttnMerge: // each thread reads an element of eight splits ahead
+		r.loads[0] = max(r.loads[0], 32*v.value("threads")*v.value("heads")*v.rows)
 	case kernels.AttnTile:
 		if v.value("act") == decl.ActF32 {
 			v.attnTileRequests(&r)
@@ -224,6 +226,9 @@ func (v *view) gemmRequests(r *requests, device string) {
 			}
 		case "w":
 			r.loads[i] = ceilDiv(v.rows, block) * v.weights(r.loads[i])
+			if v.c.Kernel == kernels.GEMMHalves && device == chip.Metal { // a SIMD group reads 32 rows, the last one repeatedly
+				r.loads[i] = r.loads[i] / max(v.value("out"), 1) * 32 * ceilDiv(v.value("out"), 32)
+			}
 		}
 	}
 }
@@ -244,8 +249,8 @@ func (v *view) ropeAttnRequests(r *requests) {
 	r.loads[0] *= splits
 	r.loads[1] *= groups
 	r.loads[2] *= groups
-	made := splits*heads + 2*kvHeads*groups // heads that are computed
-	r.loads[3] *= made
+	made := splits*heads + 2*kvHeads*groups     // heads that are computed
+	r.loads[3] = 4 * v.value("head_dim") * made // an angle for each pair, even if RoPE does not rotate it
 	r.loads[4] = min(r.loads[4], 4*v.value("head_dim")*made)
 	if v.value("qk_norm") != 0 {
 		r.loads[4] = 4 * v.value("head_dim") * made

@@ -37,6 +37,7 @@ func metadata(s Shape, m *quantize.Mix) ([]gguf.KV, error) {
 		add("vocab_size", s.Vocab)
 		add("rope.dimension_count", s.HeadDim)
 	}
+	s.Delta.metadata(add)
 	entries = append(entries,
 		gguf.KV{Key: "general.file_type", Value: m.FileType},
 		gguf.KV{Key: "general.quantization_version", Value: uint32(quantize.Version)})

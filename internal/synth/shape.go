@@ -33,6 +33,7 @@ type Shape struct {
 	SWABase  float32 // RoPE base of sliding layers; 0 means RopeBase
 	Epsilon  float32 // epsilon of RMS norms
 	Rope     *Llama3Rope
+	Delta    *Delta // nil if all layers have attention
 
 	vocabulary *vocabulary
 }
@@ -42,6 +43,8 @@ type Llama3Rope struct {
 	Factor, LowFreqFactor, HighFreqFactor float64
 	OriginalContext                       float64 // tokens
 }
+
+const maxLayers = 1024
 
 // check returns an error for a shape that cannot be a model: its name is not one of Shapes, or
 // its sizes were changed to inconsistent values.
@@ -53,11 +56,13 @@ func (s *Shape) check() error {
 	case s.Layers == 0 || s.Hidden == 0 || s.FFN == 0 || s.Vocab == 0:
 		return fmt.Errorf("synth: shape %s: %d layers, width %d, feed-forward %d, vocabulary %d: none may be zero",
 			s.Name, s.Layers, s.Hidden, s.FFN, s.Vocab)
+	case s.Layers > maxLayers:
+		return fmt.Errorf("synth: shape %s: %d layers are more than %d", s.Name, s.Layers, maxLayers)
 	case s.KVHeads == 0 || s.Heads == 0 || s.Heads%s.KVHeads != 0 || s.HeadDim == 0 || s.HeadDim%2 != 0:
 		return fmt.Errorf("synth: shape %s: %d heads and %d KV heads of %d elements are inconsistent",
 			s.Name, s.Heads, s.KVHeads, s.HeadDim)
 	}
-	return nil
+	return s.Delta.check(s)
 }
 
 // Shapes returns every shape, smallest first.
@@ -97,6 +102,14 @@ var shapes = []Shape{
 		vocabulary: &qwenVocabulary,
 	},
 	{
+		Name: "qwen3.5-0.8b", Title: "Qwen3.5 0.8B", Size: "0.8B", Arch: "qwen35",
+		Layers: 24, Hidden: 1024, FFN: 3584, Heads: 8, KVHeads: 2, HeadDim: 256,
+		Vocab: 248_320, Context: 262_144, Tied: true,
+		RopeBase: 10_000_000, Epsilon: 1e-6,
+		Delta:      &Delta{Interval: 4, KeyHeads: 16, Heads: 16, KeyDim: 128, ValueDim: 128, Taps: 4, RopeDim: 64},
+		vocabulary: &qwen35Vocabulary,
+	},
+	{
 		Name: "gemma-3-1b", Title: "Gemma 3 1B", Size: "1B", Arch: "gemma3",
 		Layers: 26, Hidden: 1152, FFN: 6912, Heads: 4, KVHeads: 1, HeadDim: 256,
 		Vocab: 262_144, Context: 32_768, Window: 512, Tied: true,
@@ -119,6 +132,21 @@ var shapes = []Shape{
 		vocabulary: &qwenVocabulary,
 	},
 	{
+		Name: "qwen3-4b", Title: "Qwen3 4B", Size: "4B", Arch: "qwen3",
+		Layers: 36, Hidden: 2560, FFN: 9728, Heads: 32, KVHeads: 8, HeadDim: 128,
+		Vocab: 151_936, Context: 40_960, Tied: true,
+		RopeBase: 1_000_000, Epsilon: 1e-6,
+		vocabulary: &qwenVocabulary,
+	},
+	{
+		Name: "qwen3.5-4b", Title: "Qwen3.5 4B", Size: "4B", Arch: "qwen35",
+		Layers: 32, Hidden: 2560, FFN: 9216, Heads: 16, KVHeads: 4, HeadDim: 256,
+		Vocab: 248_320, Context: 262_144, Tied: true,
+		RopeBase: 10_000_000, Epsilon: 1e-6,
+		Delta:      &Delta{Interval: 4, KeyHeads: 16, Heads: 32, KeyDim: 128, ValueDim: 128, Taps: 4, RopeDim: 64},
+		vocabulary: &qwen35Vocabulary,
+	},
+	{
 		Name: "llama-3.1-8b", Title: "Llama 3.1 8B", Size: "8B", Arch: "llama",
 		Layers: 32, Hidden: 4096, FFN: 14_336, Heads: 32, KVHeads: 8, HeadDim: 128,
 		Vocab: 128_256, Context: 131_072,
@@ -139,11 +167,13 @@ type traits struct {
 
 	keyLength bool // attention.key_length and value_length
 	llamaKeys bool // vocab_size and rope.dimension_count
+	gatedQ    bool // attn_q computes Q and a gate of the same size for each head
 }
 
 var architectures = map[string]traits{
 	"llama":  {keyLength: true, llamaKeys: true},
 	"qwen2":  {attentionBias: true},
 	"qwen3":  {qkNorm: true, keyLength: true},
+	"qwen35": {qkNorm: true, keyLength: true, gatedQ: true},
 	"gemma3": {qkNorm: true, postNorms: true, scaledEmbedding: true, keyLength: true},
 }

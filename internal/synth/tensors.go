@@ -30,6 +30,8 @@ const (
 	bias                           // same deviation as an embedding
 	norm                           // normal with mean 1
 	ropeFreqs                      // computed, not random
+	decayRate                      // of a gated delta layer; negative, around -1
+	decayShift                     // added to the gates of the decay; negative, so that states last
 )
 
 // Tensors returns the tensors of a shape in the order of the file, which follows llama.cpp's
@@ -66,6 +68,9 @@ func Tensors(s Shape, quant string) ([]Tensor, error) {
 			down = firstFFNOutput
 		}
 		l.vector(blk+"attn_norm.weight", hidden, norm)
+		if s.Delta.has(layer) {
+			l.delta(blk, hidden, s.Delta)
+		}
 		l.matrix(blk+"ffn_down.weight", hidden, ffn, down)
 		l.matrix(blk+"ffn_gate.weight", ffn, hidden, matrix)
 		l.matrix(blk+"ffn_up.weight", ffn, hidden, matrix)
@@ -73,10 +78,21 @@ func Tensors(s Shape, quant string) ([]Tensor, error) {
 			l.vector(blk+"post_attention_norm.weight", hidden, norm)
 			l.vector(blk+"post_ffw_norm.weight", hidden, norm)
 		}
-		l.vector(blk+"ffn_norm.weight", hidden, norm)
+		if s.Delta != nil {
+			l.vector(blk+"post_attention_norm.weight", hidden, norm)
+		} else {
+			l.vector(blk+"ffn_norm.weight", hidden, norm)
+		}
+		if s.Delta.has(layer) {
+			continue
+		}
 		l.projection(blk+"attn_k", kv, hidden, headDim, has)
 		l.matrix(blk+"attn_output.weight", hidden, q, attentionOutput)
-		l.projection(blk+"attn_q", q, hidden, headDim, has)
+		queries := q
+		if has.gatedQ {
+			queries *= 2
+		}
+		l.projection(blk+"attn_q", queries, hidden, headDim, has)
 		l.projection(blk+"attn_v", kv, hidden, 0, has)
 	}
 	l.vector("output_norm.weight", hidden, norm)

@@ -259,6 +259,85 @@ func TestGemma3Layer(t *testing.T) {
 	}
 }
 
+// TestHybridLayers checks the tensors of the layers of a hybrid model, and the keys that describe them.
+func TestHybridLayers(t *testing.T) {
+	s, _ := FindShape("qwen3.5-4b")
+	tensors, err := Tensors(s, "F16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, tensor := range tensors {
+		name := strings.TrimSuffix(tensor.Name, ".weight")
+		if rest, ok := strings.CutPrefix(name, "blk.2."); ok {
+			got = append(got, fmt.Sprint(rest, " ", tensor.Type, " ", tensor.Shape))
+		} else if rest, ok := strings.CutPrefix(name, "blk.3.attn"); ok {
+			got = append(got, fmt.Sprint("attn", rest, " ", tensor.Type, " ", tensor.Shape))
+		}
+	}
+	want := []string{
+		"attn_norm F32 [2560]",
+		"ssm_a F32 [32]",
+		"ssm_conv1d F32 [8192 4]",
+		"ssm_dt.bias F32 [32]",
+		"ssm_alpha F16 [32 2560]",
+		"ssm_beta F16 [32 2560]",
+		"attn_qkv F16 [8192 2560]",
+		"attn_gate F16 [4096 2560]",
+		"ssm_norm F32 [128]",
+		"ssm_out F16 [2560 4096]",
+		"ffn_down F16 [2560 9216]",
+		"ffn_gate F16 [9216 2560]",
+		"ffn_up F16 [9216 2560]",
+		"post_attention_norm F32 [2560]",
+		"attn_norm F32 [2560]",
+		"attn_k_norm F32 [256]",
+		"attn_k F16 [1024 2560]",
+		"attn_output F16 [2560 4096]",
+		"attn_q_norm F32 [256]",
+		"attn_q F16 [8192 2560]",
+		"attn_v F16 [1024 2560]",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	entries, err := metadata(s, f16(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]any{
+		"ssm.inner_size": uint32(4096), "ssm.time_step_rank": uint32(32), "ssm.group_count": uint32(16), "ssm.state_size": uint32(128),
+		"ssm.conv_kernel": uint32(4), "full_attention_interval": uint32(4), "rope.dimension_count": uint32(64),
+	} {
+		if got := find(t, entries, "qwen35."+key); got != want {
+			t.Errorf("%s is %v, want %v", key, got, want)
+		}
+	}
+	if got := find(t, entries, "qwen35.rope.dimension_sections"); !slices.Equal(got.([]int32), []int32{11, 11, 10, 0}) {
+		t.Errorf("the sections of RoPE are %v", got)
+	}
+}
+
+// TestHybridErrors checks that hybrid shapes with inconsistent sizes are refused.
+func TestHybridErrors(t *testing.T) {
+	for what, change := range map[string]func(*Delta){
+		"no interval":              func(d *Delta) { d.Interval = 0 },
+		"heads without keys":       func(d *Delta) { d.KeyHeads = 3 },
+		"a convolution of one tap": func(d *Delta) { d.Taps = 1 },
+		"no key elements":          func(d *Delta) { d.KeyDim = 0 },
+		"an odd rotation":          func(d *Delta) { d.RopeDim = 63 },
+		"a rotation of too much":   func(d *Delta) { d.RopeDim = 258 },
+	} {
+		s, _ := FindShape("qwen3.5-0.8b")
+		d := *s.Delta
+		change(&d)
+		s.Delta = &d
+		if _, err := Tensors(s, "F16"); err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+}
+
 func tensorNames(tensors []gguf.Tensor) []string {
 	names := make([]string, len(tensors))
 	for i := range tensors {

@@ -78,6 +78,19 @@ var qwenVocabulary = vocabulary{
 	},
 }
 
+var qwen35Vocabulary = vocabulary{
+	pre: "qwen35",
+	specials: []special{
+		{248_044, "<|endoftext|>"}, {248_045, "<|im_start|>"}, {248_046, "<|im_end|>"},
+	},
+	ids: []gguf.KV{
+		{Key: "eos_token_id", Value: uint32(248_046)},
+		{Key: "padding_token_id", Value: uint32(248_044)},
+		{Key: "bos_token_id", Value: uint32(248_044)},
+		{Key: "add_bos_token", Value: false},
+	},
+}
+
 // gemmaVocabulary has Gemma's special tokens. Like the other families it uses the byte-level
 // BPE, not Gemma's SentencePiece model.
 var gemmaVocabulary = vocabulary{

@@ -30,6 +30,11 @@ const (
 	ffnGain       = 0.15
 	firstFFNGain  = 3
 
+	// The decay of a gated delta layer is exp(rate * softplus(gate + shift)), where the gates are normal
+	// with deviation one. With this shift, half of the states keep more than 0.95 of each element.
+	decayDeviation = 0.2
+	decayDelay     = 3
+
 	chunkBytes = 1 << 20 // size of the chunks that goroutines fill
 )
 
@@ -213,6 +218,14 @@ func (t *Tensor) fill(dst []byte, s *Shape, seed, first, n uint64) error {
 			}
 		case ropeFreqs:
 			copy(values, s.Rope.frequencies(s.HeadDim, s.RopeBase))
+		case decayRate:
+			for i, v := range values {
+				values[i] = v - 1
+			}
+		case decayShift:
+			for i, v := range values {
+				values[i] = v - decayDelay
+			}
 		}
 		if err := dtype.Quantize(t.Type, row, values); err != nil {
 			return err
@@ -232,6 +245,8 @@ func (c content) deviation(columns uint64) float32 {
 		return biasDeviation
 	case norm:
 		return normDeviation
+	case decayRate, decayShift:
+		return decayDeviation
 	case attentionOutput:
 		return float32(attentionGain / math.Sqrt(float64(columns)))
 	case firstFFNOutput:

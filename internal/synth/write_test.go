@@ -35,6 +35,11 @@ func small(t *testing.T, name string) synth.Shape {
 	s := shape(t, name)
 	s.Layers = 2
 	s.Hidden, s.FFN = 256, 512
+	if s.Delta != nil {
+		delta := *s.Delta
+		delta.Interval, delta.KeyHeads, delta.Heads, delta.KeyDim, delta.ValueDim = 2, 2, 64, 32, 16
+		s.Delta = &delta
+	}
 	return s
 }
 
@@ -62,7 +67,7 @@ func TestWrite(t *testing.T) {
 		}
 		checkModel(t, s, quant, data)
 	}
-	for _, name := range []string{"qwen2.5-0.5b", "qwen3-0.6b", "llama-3.2-1b", "gemma-3-1b"} {
+	for _, name := range []string{"qwen2.5-0.5b", "qwen3-0.6b", "llama-3.2-1b", "gemma-3-1b", "qwen3.5-0.8b"} {
 		s := small(t, name)
 		s.Tied = false // tests an output matrix that is not the embedding
 		checkModel(t, s, "IQ4_XS", write(t, s, "IQ4_XS", 1))
@@ -126,6 +131,12 @@ func checkModel(t *testing.T, s synth.Shape, quant string, data []byte) {
 			continue // TestLlama3Rope tests it
 		case strings.Contains(tensor.Name, "norm"):
 			wantMean, wantDeviation = 1, 0.1
+		case strings.HasSuffix(tensor.Name, ".ssm_a"):
+			wantMean, wantDeviation = -1, 0.2
+			n /= 8 // too few elements for the bound of the deviation
+		case strings.HasSuffix(tensor.Name, ".ssm_dt.bias"):
+			wantMean, wantDeviation = -3, 0.2
+			n /= 8
 		case strings.Contains(tensor.Name, ".bias"), tensor.Name == "output.weight":
 			wantDeviation = 0.02
 		case tensor.Name == "token_embd.weight":
@@ -133,7 +144,7 @@ func checkModel(t *testing.T, s synth.Shape, quant string, data []byte) {
 			if s.Arch == "gemma3" {
 				wantDeviation = 0.005
 			}
-		case strings.Contains(tensor.Name, "attn_output"):
+		case strings.Contains(tensor.Name, "attn_output"), strings.Contains(tensor.Name, "ssm_out"):
 			wantDeviation *= 0.15
 		case tensor.Name == "blk.0.ffn_down.weight":
 			wantDeviation *= 3
