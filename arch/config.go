@@ -1,6 +1,10 @@
 package arch
 
-import "github.com/pianola-engine/pianola/internal/activation"
+import (
+	"cmp"
+
+	"github.com/pianola-engine/pianola/internal/activation"
+)
 
 // Activation is the activation function of a feed-forward block.
 type Activation uint8
@@ -69,7 +73,7 @@ type Config struct {
 	Heads   int // query heads
 	KVHeads int // a divisor of Heads
 	HeadDim int // even; elements of a head's row in the KV cache
-	FF      int // feed-forward width
+	FF      int // feed-forward width, like the two numbers above of all layers that do not say otherwise
 	Vocab   int // rows of the embedding
 	Context int // context length that the model was trained for
 
@@ -100,6 +104,10 @@ type Config struct {
 	Parallel       bool   `json:",omitzero"` // attention and the feed-forward block have the same input, the attention norm's output
 	QKNormRotated  bool   `json:",omitzero"` // QKNorm follows RoPE
 	Temper         Temper `json:",omitzero"` // factors of Q that grow with the position
+
+	ValueNorm  bool        `json:",omitzero"` // each head of V is divided by its root mean square
+	LayerScale bool        `json:",omitzero"` // a number multiplies the residual stream after each layer
+	Inputs     LayerInputs `json:",omitzero"`
 
 	ResidualScale float32 `json:",omitzero"` // factor of a block's output before it is added to the residual stream; 0 means none
 	LogitScale    float32 `json:",omitzero"` // factor of the logits; 0 means none
@@ -167,7 +175,32 @@ type Layer struct {
 	NoRope bool  `json:",omitzero"`  // Q and K are not rotated
 	Sparse bool  `json:",omitempty"` // the layer has experts instead of one feed-forward block
 	Mixer  Mixer `json:",omitzero"`
+
+	// Sizes that differ from those in Config; 0 means the same.
+	HeadDim int `json:",omitzero"`
+	KVHeads int `json:",omitzero"`
+	FF      int `json:",omitzero"`
+
+	ValueIsKey bool `json:",omitzero"` // V is the product of K, before its norm and RoPE
+	// KVBack is not 0 if the layer has no K and V of its own. Attention then reads those of the layer
+	// that comes KVBack layers earlier.
+	KVBack int `json:",omitzero"`
 }
+
+// LayerInputs describes an input that each layer receives in addition to the residual stream: Width
+// elements, the sum of a row of an embedding with Vocab rows and of a product of the model's
+// embedding. The layer multiplies it with a gate and adds its projection to the residual stream. If
+// Width is 0, there are none.
+type LayerInputs struct{ Width, Vocab int }
+
+// HeadDimAt returns the elements of a head in a layer.
+func (c *Config) HeadDimAt(layer int) int { return cmp.Or(c.Layer[layer].HeadDim, c.HeadDim) }
+
+// KVHeadsAt returns the heads of K and V in a layer.
+func (c *Config) KVHeadsAt(layer int) int { return cmp.Or(c.Layer[layer].KVHeads, c.KVHeads) }
+
+// FFAt returns the feed-forward width of a layer.
+func (c *Config) FFAt(layer int) int { return cmp.Or(c.Layer[layer].FF, c.FF) }
 
 // Temper describes factors of Q that depend on the position p: 1 + Scale*ln(1 + floor((p +
 // Offset)/Span)). If Scale is 0, there are none.
@@ -181,10 +214,10 @@ type Temper struct {
 // Rope is one setting of rotary position embedding: at position p, pair i is rotated by the angle
 // p*InvFreq[i].
 type Rope struct {
-	Kind string  // "default", "linear", "llama3", "yarn" or "longrope"
+	Kind string  // "default", "linear", "llama3", "yarn", "longrope" or "proportional"
 	Dim  int     // number of leading elements of a head that are rotated; even
 	Base float64 // theta
-	// InvFreq are the inverse frequencies after scaling, [Dim/2]; all are positive and finite.
+	// InvFreq are the inverse frequencies after scaling, [Dim/2]; all are finite, and none is negative.
 	InvFreq []float32
 	// AttnFactor multiplies cosines and sines. It is 1 unless Kind is "yarn" or "longrope", or a
 	// GGUF file sets rope.scaling.attn_factor.

@@ -202,13 +202,16 @@ func (v *conversion) settings() {
 	v.set("block_count", uint32(c.Layers))
 	v.set("context_length", uint32(c.Context))
 	v.set("embedding_length", uint32(c.Width))
-	v.set("feed_forward_length", uint32(c.FF))
+	if v.form.Layers == nil {
+		v.set(ffKey, uint32(c.FF))
+	}
 	v.set("attention.head_count", uint32(c.Heads))
-	v.set("attention.key_length", uint32(c.HeadDim))
+	headDim := uint32(c.HeadDimAt(c.full()))
+	v.set("attention.key_length", headDim)
 	if c.Latent.KVRank > 0 {
 		v.latentSettings()
 	} else {
-		v.set("attention.value_length", uint32(c.HeadDim))
+		v.set("attention.value_length", headDim)
 	}
 	v.set("attention.layer_norm_rms_epsilon", c.Eps)
 	v.set("vocab_size", uint32(c.Vocab))
@@ -227,6 +230,7 @@ func (v *conversion) settings() {
 	}
 	v.expertSettings()
 	v.windows()
+	v.layers()
 }
 
 // windows adds the layers that have a sliding window.
@@ -243,10 +247,10 @@ func (v *conversion) windows() {
 		v.set(key, uint32(size))
 	}
 	w := v.form.Window
-	if w == nil || size == 0 || periodic(flags, w.Period) {
+	if w == nil || size == 0 || !w.Flags && periodic(flags, w.Period) {
 		return
 	}
-	for period := 1; period <= c.Layers; period++ {
+	for period := 1; period <= c.Layers && !w.Flags; period++ {
 		if periodic(flags, period) {
 			v.set(key+"_pattern", uint32(period))
 			return
@@ -265,11 +269,16 @@ func periodic(flags []bool, period int) bool {
 	return true
 }
 
+// full returns the first layer without a window, or the first layer if all have windows.
+func (c *Config) full() int {
+	return max(0, slices.IndexFunc(c.Layer, func(l Layer) bool { return l.Window == 0 }))
+}
+
 // rope adds the RoPE settings of the layers without a window. If layers have windows, these have
 // settings of their own.
 func (v *conversion) rope(f *fields, h *hfForm) {
 	c := v.Config
-	layer := max(0, slices.IndexFunc(c.Layer, func(l Layer) bool { return l.Window == 0 }))
+	layer := c.full()
 	at, all := c.Layer[layer].Rope, c.Layer[layer].Window > 0
 	r := &c.Ropes[at]
 	v.set("rope.dimension_count", uint32(r.Dim))
@@ -277,6 +286,9 @@ func (v *conversion) rope(f *fields, h *hfForm) {
 	for _, l := range c.Layer {
 		if l.Window > 0 && v.form.Window != nil && (l.Rope != at || v.form.Window.Theta != 0) {
 			v.set("rope.freq_base_swa", float32(c.Ropes[l.Rope].Base))
+			if v.form.Layers != nil {
+				v.set("rope.dimension_count_swa", uint32(c.Ropes[l.Rope].Dim))
+			}
 			break
 		}
 	}
@@ -287,7 +299,7 @@ func (v *conversion) rope(f *fields, h *hfForm) {
 	if f.err != nil {
 		return
 	}
-	spec := hfRope(f, p, c, theta)
+	spec := hfRope(f, p, c, theta, c.ropeWidth(layer))
 	f.fail(p.err)
 	if f.err != nil {
 		return
@@ -300,7 +312,7 @@ func (v *conversion) rope(f *fields, h *hfForm) {
 	case kind == ropeLinear:
 		v.set("rope.scaling.type", "linear")
 		v.set("rope.scaling.factor", float32(spec.factor))
-	case kind == ropeLlama3, odd && v.form.RopeFactors != "":
+	case kind == ropeLlama3, kind == ropeProportional, odd && v.form.RopeFactors != "":
 		v.factors(f, r)
 	case kind == ropeYarn:
 		v.set("rope.scaling.type", "yarn")
@@ -363,6 +375,9 @@ func (v *conversion) long(f *fields, r *Rope) {
 	v.vector(f, v.form.LongFactors, r, r.LongInvFreq)
 }
 
+// still is the divisor of the frequencies of pairs that are not rotated.
+const still = 1e30
+
 // vector adds a tensor of the divisors that turn unscaled frequencies into scaled.
 func (v *conversion) vector(f *fields, name string, r *Rope, scaled []float32) {
 	if name == "" {
@@ -372,7 +387,9 @@ func (v *conversion) vector(f *fields, name string, r *Rope, scaled []float32) {
 	plain := ropeSpec{dim: r.Dim, base: r.Base}
 	values := make([]float32, r.Dim/2)
 	for i := range values {
-		values[i] = 1 / plain.period(i) / scaled[i]
+		if values[i] = still; scaled[i] != 0 {
+			values[i] = 1 / plain.period(i) / scaled[i]
+		}
 	}
 	v.Tensors = append(v.Tensors, Converted{Name: name, Shape: []uint64{uint64(len(values))}, Values: values})
 }
@@ -414,7 +431,7 @@ func (v *conversion) rule(f *fields, rule *convertRule) {
 // tensors adds the tensors of every role that the source has.
 func (v *conversion) tensors() error {
 	c := v.Config
-	for _, r := range []Role{Embed, OutNorm, Head} {
+	for r := range AttnNorm {
 		if r == Head && c.TiedHead {
 			continue
 		}
@@ -474,7 +491,7 @@ func (v *conversion) role(r Role, layer int) error {
 		pairs := r == Q || r == K || r == QNorm || r == KNorm
 		if pairs && c.RopeLayout == Half && RopeLayout(*v.form.RopeLayout) == Interleaved {
 			rows.Head, rows.Rotary = uint64(c.HeadDim), uint64(c.Ropes[c.Layer[layer].Rope].Dim)
-			if _, count, total := c.Rows(r); count != total {
+			if _, count, total := c.Rows(r, layer); count != total {
 				return fmt.Errorf("arch: tensor %s: a tensor that fuses Q or K with other rows is not supported", of.from)
 			}
 		}

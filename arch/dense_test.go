@@ -74,7 +74,7 @@ func TestPhi3(t *testing.T) {
 			for role, want := range map[Role][3]uint64{
 				Q: {0, 3072, 9216}, K: {3072, 3072, 9216}, V: {6144, 3072, 9216}, O: {0, 3072, 3072}, Gate: {0, 8192, 16384}, Up: {8192, 8192, 16384},
 			} {
-				if first, count, total := c.Rows(role); first != want[0] || count != want[1] || total != want[2] {
+				if first, count, total := c.Rows(role, 0); first != want[0] || count != want[1] || total != want[2] {
 					t.Errorf("%v: rows %d, %d of %d", role, first, count, total)
 				}
 			}

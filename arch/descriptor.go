@@ -30,6 +30,8 @@ type descriptor struct {
 	// FixedActivation makes Read ignore the activation that a model specifies.
 	FixedActivation bool         `json:"fixed_activation"`
 	EmbedScale      embedScale   `json:"embed_scale"`
+	AttnScale       float64      `json:"attn_scale"` // factor of Q·K; 0 means 1/sqrt(head size)
+	ValueNorm       bool         `json:"value_norm"` // each head of V is divided by its root mean square
 	SoftCaps        softCaps     `json:"soft_caps"`
 	StopTokens      []string     `json:"stop_tokens"`
 	HF              *hfForm      `json:"hf"`
@@ -51,7 +53,7 @@ type form struct {
 	Keys    map[string]string `json:"keys"`
 	Experts *expertRule       `json:"experts"`
 	// Refuse lists settings that would change the arithmetic in an unimplemented way. They must
-	// be absent, null, false or 0.
+	// be absent, null, false or 0. An entry "key=value" refuses only that text.
 	Refuse []string `json:"refuse"`
 	// Scales lists the keys of settings that multiply activations.
 	Scales *scaleRule  `json:"scales"`
@@ -59,6 +61,8 @@ type form struct {
 	Latent *latentRule `json:"latent"`
 	// Recurrent describes the layers with recurrent state.
 	Recurrent *mixerRule `json:"recurrent"`
+	// Layers describes what differs between layers, and the inputs of layers.
+	Layers *layerRule `json:"layers"`
 	// Parallel tells whether attention and the feed-forward block have the same input, the output of
 	// attn_norm.
 	Parallel biasRule    `json:"parallel"`
@@ -223,6 +227,8 @@ func (d *descriptor) validate() error {
 		return errors.New("wide_qk_norm: requires qk_norm")
 	case d.QKNormRotated && !d.QKNorm:
 		return errors.New("qk_norm_rotated: requires qk_norm")
+	case d.AttnScale != 0 && !(d.AttnScale >= minScale && d.AttnScale <= maxScale):
+		return fmt.Errorf("attn_scale: %v is not in %v..%v", d.AttnScale, minScale, maxScale)
 	case d.PlainLayerNorm && !d.LayerNorm:
 		return errors.New("plain_layer_norm: requires layer_norm")
 	}
@@ -316,7 +322,7 @@ func (f *form) optional(r Role, d *descriptor) bool {
 		return f.Recurrent == nil || Mixer(f.Recurrent.Kind) != ShortConv
 	case Conv:
 		return f.Recurrent == nil
-	case DeltaZ, DeltaAlpha:
+	case DeltaZ, DeltaAlpha, InputEmbed, InputProj, InputProjNorm, InputGate, InputOut, InputPostNorm, LayerScale:
 		return true
 	case DeltaIn, DeltaBeta, DeltaRate, DeltaShift, DeltaNorm, DeltaOut:
 		return f.Recurrent == nil || Mixer(f.Recurrent.Kind) != GatedDelta
@@ -378,7 +384,7 @@ func (h *hfForm) reads(key string) bool {
 	if h.Experts != nil && slices.Contains(h.Experts.keys(), key) || key == h.Parallel.flag || key == h.QKNormFlag {
 		return true
 	}
-	if h.Recurrent.reads(key) || h.FF.reads(key) || h.Scales.reads(key) || h.NoRope.reads(key) || key != "" && key == h.QueryScalar || key == attnSoftCap || key == logitSoftCap || key == keyLimit {
+	if h.Recurrent.reads(key) || h.Layers.reads(key) || h.FF.reads(key) || h.Scales.reads(key) || h.NoRope.reads(key) || key != "" && key == h.QueryScalar || key == attnSoftCap || key == logitSoftCap || key == keyLimit {
 		return true
 	}
 	w := h.Window
@@ -396,6 +402,8 @@ func (d *descriptor) config() *Config {
 		Ungated:        d.Ungated,
 		PlainLayerNorm: d.PlainLayerNorm,
 		QKNormRotated:  d.QKNormRotated,
+		ValueNorm:      d.ValueNorm,
+		AttnScale:      float32(d.AttnScale),
 		StopTokens:     slices.Clone(d.StopTokens),
 	}
 }

@@ -62,7 +62,7 @@ func TestReadErrorsHF(t *testing.T) {
 		{"partial_rotary_factor", j("0"), "arch: partial_rotary_factor: 0 of head_dim 64 are 0, not an even number of elements"},
 		{"partial_rotary_factor", j("2"), "arch: partial_rotary_factor: 2 is not in 0..1"},
 		{"rope_scaling", j(`"linear"`), `arch: rope_scaling: "linear" is not an object`},
-		{"rope_scaling", j(`{"type": "dynamic", "factor": 2}`), `arch: rope_scaling.type: "dynamic" is not supported (known: default, linear, llama3, yarn, longrope)`},
+		{"rope_scaling", j(`{"type": "dynamic", "factor": 2}`), `arch: rope_scaling.type: "dynamic" is not supported (known: default, linear, llama3, yarn, longrope, proportional)`},
 		{"rope_parameters", j(`{"rope_type": "longrope"}`), `arch: rope_parameters.short_factor: missing`},
 		{"rope_scaling", j(`{"type": "linear"}`), "arch: rope_scaling.factor: missing"},
 		{"rope_scaling", j(`{"type": "linear", "factor": 0}`), "arch: rope_scaling.factor: 0 is not in 0.001..1e+06"},

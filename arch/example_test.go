@@ -32,7 +32,7 @@ func ExampleSet_Read() {
 		log.Fatal(err)
 	}
 	fmt.Println(c.Arch, c.Layers, "layers,", c.Heads, "heads of", c.HeadDim)
-	fmt.Println(c.Tensor(arch.Q, 3), c.WantShape(arch.Q))
+	fmt.Println(c.Tensor(arch.Q, 3), c.WantShape(arch.Q, 3))
 	fmt.Println(c.Check(d))
 	// Output:
 	// qwen3 28 layers, 16 heads of 128

@@ -18,6 +18,26 @@ var published = map[string]struct {
 		"intermediate_size": 27648, "max_position_embeddings": 524288, "mlp_bias": false, "num_attention_heads": 80, "num_hidden_layers": 64,
 		"num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": {"rope_type": "default"}, "rope_theta": 10000000.0, "tie_word_embeddings": false, "vocab_size": 155136}`,
 		func(c *Config) bool { return c.Bias == Bias{Q: true, K: true, V: true} && c.HeadDim == 128 }},
+	"Gemma 4 31B": {`{"model_type": "gemma4", "text_config": {"model_type": "gemma4_text", "attention_k_eq_v": true, "enable_moe_block": false, "final_logit_softcapping": 30.0,
+		"global_head_dim": 512, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 5376, "hidden_size_per_layer_input": 0, "intermediate_size": 21504,
+		"layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+		"max_position_embeddings": 262144, "num_attention_heads": 32, "num_global_key_value_heads": 4, "num_hidden_layers": 6, "num_key_value_heads": 16, "num_kv_shared_layers": 0,
+		"rms_norm_eps": 1e-06, "rope_parameters": {"full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"}, "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}},
+		"sliding_window": 1024, "tie_word_embeddings": true, "use_bidirectional_attention": "vision", "use_double_wide_mlp": false, "vocab_size": 262144}}`,
+		func(c *Config) bool {
+			full := &c.Ropes[c.Layer[5].Rope]
+			return c.HeadDimAt(0) == 256 && c.HeadDimAt(5) == 512 && c.KVHeadsAt(0) == 16 && c.KVHeadsAt(5) == 4 && c.Layer[5].ValueIsKey && !c.Layer[4].ValueIsKey &&
+				c.AttnScale == 1 && c.ValueNorm && c.LayerScale && c.Inputs.Width == 0 && full.Dim == 512 && full.InvFreq[63] > 0 && full.InvFreq[64] == 0
+		}},
+	"Gemma 4 E2B, shorter": {`{"model_type": "gemma4_text", "head_dim": 256, "hidden_size": 1536, "hidden_size_per_layer_input": 256, "intermediate_size": 6144,
+		"layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention",
+		"sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention"], "num_attention_heads": 8, "num_hidden_layers": 10,
+		"num_key_value_heads": 1, "num_kv_shared_layers": 5, "rope_parameters": {"full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"}, "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}},
+		"sliding_window": 512, "use_double_wide_mlp": true, "vocab_size": 262144, "vocab_size_per_layer_input": 262144}`,
+		func(c *Config) bool {
+			return c.Inputs == LayerInputs{256, 262144} && c.Layer[4].KVBack == 0 && c.Layer[5].KVBack == 2 && c.Layer[8].KVBack == 5 && c.Layer[9].KVBack == 5 &&
+				c.FFAt(4) == 6144 && c.FFAt(5) == 12288 && !c.Has(K, 5) && c.Has(K, 4) && slices.Equal(c.WantShape(Q, 9), []uint64{4096, 1536})
+		}},
 	"Command R7B": {`{"model_type": "cohere2", "attention_bias": false, "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
 		"layer_norm_eps": 1e-05, "logit_scale": 0.25, "max_position_embeddings": 8192, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
 		"rope_theta": 50000, "rotary_pct": 1.0, "sliding_window": 4096, "sliding_window_pattern": 4, "use_parallel_block": true, "vocab_size": 256000}`,
@@ -131,7 +151,12 @@ func TestRouterErrors(t *testing.T) {
 		{"Hunyuan 7B", `"use_cla": false`, `"use_cla": true`, "use_cla: true is not supported"},
 		{"Hunyuan 7B", `"alpha": 1000.0, `, ``, `rope_scaling.type: "dynamic" is not supported`},
 		{"Ministral 3 8B", `"original_max_position_embeddings": 16384, `, ``, "original_max_position_embeddings: missing"},
-		{"Seed-OSS 36B", `"model_type": "seed_oss"`, `"model_type": "gemma4_text"`, `architecture "gemma4_text" is not supported (known: cohere, `},
+		{"Seed-OSS 36B", `"model_type": "seed_oss"`, `"model_type": "gemma9_text"`, `architecture "gemma9_text" is not supported (known: cohere, `},
+		{"Gemma 4 E2B, shorter", `"num_kv_shared_layers": 5`, `"num_kv_shared_layers": 10`, `num_kv_shared_layers: 10 is not below the number of layers 10`},
+		{"Gemma 4 E2B, shorter", `"num_kv_shared_layers": 5`, `"num_kv_shared_layers": 6`, `no layer before layer 4 has K and V for it`},
+		{"Gemma 4 E2B, shorter", `"hidden_size_per_layer_input": 256`, `"hidden_size_per_layer_input": 254`, `254 is not a multiple of 4`},
+		{"Gemma 4 31B", `"vision"`, `"all"`, `use_bidirectional_attention: "all" is not supported`},
+		{"Gemma 4 31B", `"num_global_key_value_heads": 4`, `"num_global_key_value_heads": 5`, `layer 5: 32 heads of 512 elements cannot share 5 KV heads`},
 		{"Qwen1.5 MoE A2.7B", `"hidden_act": "silu"`, `"hidden_act": "xielu"`, `hidden_act: "xielu" is not supported (known: `},
 	} {
 		config := strings.Replace(published[test.name].config, test.from, test.to, 1)

@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"strconv"
+	"strings"
 )
 
 // Limits of the sizes that a model may have. They far exceed those of existing models, and no
@@ -192,8 +193,9 @@ func (f *fields) only(key string) *fields {
 // change the arithmetic in an unimplemented way.
 func (f *fields) refuse(keys []string) {
 	for _, key := range keys {
+		key, only, one := strings.Cut(key, "=")
 		v, ok := f.value(key)
-		if !ok || v == false || v == "" {
+		if !ok || v == false || v == "" || one && v != only {
 			continue
 		}
 		if x, ok := toFloat(v); ok && x == 0 {

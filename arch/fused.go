@@ -49,8 +49,8 @@ func (c *Config) joinQKV(src Source) {
 // Rows returns the rows of its tensor that r's weight occupies: count rows beginning with first,
 // of total. Q, K and V may share one tensor, and so may gate and up; other weights are whole
 // tensors. The same holds for the elements of a bias.
-func (c *Config) Rows(r Role) (first, count, total uint64) {
-	shape := c.WantShape(r)
+func (c *Config) Rows(r Role, layer int) (first, count, total uint64) {
+	shape := c.WantShape(r, layer)
 	count, total = shape[0], shape[0]
 	for _, run := range fusable {
 		in := false
@@ -65,20 +65,20 @@ func (c *Config) Rows(r Role) (first, count, total uint64) {
 			if other == r {
 				first = total
 			}
-			total += c.WantShape(other)[0]
+			total += c.WantShape(other, layer)[0]
 		}
 	}
 	return first, count, total
 }
 
 // sourceShape returns the shape of the tensor that contains r.
-func (c *Config) sourceShape(r Role) []uint64 {
-	shape := c.WantShape(r)
+func (c *Config) sourceShape(r Role, layer int) []uint64 {
+	shape := c.WantShape(r, layer)
 	if r == Conv && c.convMatrix {
 		return []uint64{shape[0], 1, shape[1]}
 	}
 	if len(shape) == 2 {
-		_, _, total := c.Rows(r)
+		_, _, total := c.Rows(r, layer)
 		shape[0] = total
 	}
 	return shape

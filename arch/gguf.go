@@ -35,8 +35,8 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	f := &fields{
 		get: func(key string) (any, bool) {
 			if v, ok := src.Meta(name + "." + key); ok {
-				if key == kvHeadsKey {
-					v = g.Recurrent.kvHeads(v)
+				if key == kvHeadsKey || key == ffKey {
+					v = g.Layers.firstOf(g.Recurrent.kvHeads(v))
 				}
 				return v, true
 			}
@@ -56,13 +56,14 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	c.names = g.names("")
 	c.Layers = f.need("block_count", 1, maxLayers)
 	c.Width = f.need("embedding_length", 1, maxWidth)
-	c.FF = f.need("feed_forward_length", 1, maxFF)
+	c.FF = f.need(ffKey, 1, maxFF)
 	c.Context = f.need("context_length", 1, maxContext)
 	c.Eps = f.eps("attention.layer_norm_rms_epsilon")
 	// Layers behind the model's own predict further tokens.
 	if more := f.opt("nextn_predict_layers", 0, maxLayers, 0); more > 0 && more < c.Layers {
 		c.Layers -= more
 	}
+	c.Layer = make([]Layer, c.Layers)
 	c.joinQKV(src)
 	if g.Latent != nil {
 		g.Latent.readGGUF(f, c, src)
@@ -84,6 +85,7 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 		}
 	}
 	c.AttnSinks = has(src, c.names.weight(AttnSinks, 0))
+	c.LayerScale = has(src, c.names.weight(LayerScale, 0))
 	if g.QKNormOptional {
 		c.QKNorm = has(src, c.names.weight(QNorm, 0))
 	}
@@ -97,6 +99,7 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	c.readScales(f, g.Scales)
 	g.Temper.readGGUF(f, c)
 	g.readWindows(f, src, c, rope)
+	g.Layers.readGGUF(f, c, src, func(key string) (any, bool) { return src.Meta(name + "." + key) })
 	if f.err == nil {
 		heads, _ := src.Meta(name + "." + kvHeadsKey)
 		g.Recurrent.readGGUF(f, c, heads)
@@ -145,7 +148,7 @@ func (c *Config) readVocab(f *fields, src Source) {
 func (g *ggufForm) readRope(f *fields, src Source, c *Config) ropeSpec {
 	s := ropeSpec{
 		kind:       ropeDefault,
-		dim:        f.opt("rope.dimension_count", 2, c.ropeWidth(), c.ropeWidth()),
+		dim:        f.opt("rope.dimension_count", 2, c.ropeWidth(0), c.ropeWidth(0)),
 		base:       f.float("rope.freq_base", minBase, maxBase, 10000),
 		factor:     f.float("rope.scaling.factor", 0, maxRopeFactor, 0),
 		attnFactor: 1,

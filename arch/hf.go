@@ -51,6 +51,7 @@ func (s *Set) readHF(src Source) (*Config, error) {
 	}
 	h.readParallel(f, c)
 	c.Activation, c.AttnSinks = Activation(*d.Activation), c.names[AttnSinks] != ""
+	c.LayerScale = c.names[LayerScale] != ""
 	if !d.FixedActivation {
 		c.Activation = f.activation("hidden_act", c.Activation)
 	}
@@ -71,6 +72,7 @@ func (s *Set) readHF(src Source) (*Config, error) {
 	c.Layer = make([]Layer, c.Layers)
 	h.NoRope.mark(f, c)
 	types := h.readWindows(f, c)
+	h.Layers.readHF(f, c)
 	h.Recurrent.readHF(f, c)
 	c.readExperts(f, src, h.Experts, &h.form, prefix)
 	theta := ""
@@ -295,7 +297,7 @@ func readHFRopes(f *fields, c *Config, types []string, local string) {
 					sub = none
 				}
 			}
-			spec := hfRope(f, sub, c, theta)
+			spec := hfRope(f, sub, c, theta, c.ropeWidth(i))
 			f.fail(sub.err)
 			if f.err != nil {
 				return
@@ -308,8 +310,8 @@ func readHFRopes(f *fields, c *Config, types []string, local string) {
 }
 
 // hfRope reads one RoPE setting from p. Fields that p lacks are read from f, all of config.json;
-// the base has the key theta. The rules are the same as in transformers 5 (modeling_rope_utils.py).
-func hfRope(f, p *fields, c *Config, theta string) ropeSpec {
+// the base has the key theta. Heads have width elements that could be rotated. The rules are the same as in transformers 5 (modeling_rope_utils.py).
+func hfRope(f, p *fields, c *Config, theta string, width int) ropeSpec {
 	kind := p.string("type", ropeDefault)
 	kind = longRopeName(p.string("rope_type", kind), p)
 	s := ropeSpec{
@@ -319,9 +321,12 @@ func hfRope(f, p *fields, c *Config, theta string) ropeSpec {
 	}
 	partial := f.float("partial_rotary_factor", 0, 1, 1)
 	partial = p.float("partial_rotary_factor", 0, 1, partial)
-	s.dim = f.opt("rotary_dim", 2, c.ropeWidth(), int(float64(c.ropeWidth())*partial))
+	s.dim = f.opt("rotary_dim", 2, width, int(float64(width)*partial))
+	if kind == ropeProportional {
+		s.dim, s.pairs = width, int(float64(width)*partial/2)
+	}
 	if f.err == nil && p.err == nil && (s.dim < 2 || s.dim%2 != 0) {
-		f.failf("partial_rotary_factor", "%v of head_dim %d are %d, not an even number of elements", partial, c.ropeWidth(), s.dim)
+		f.failf("partial_rotary_factor", "%v of head_dim %d are %d, not an even number of elements", partial, width, s.dim)
 	}
 
 	if kind == ropeMulti {
@@ -340,6 +345,8 @@ func hfRope(f, p *fields, c *Config, theta string) ropeSpec {
 	}
 	switch kind {
 	case ropeDefault:
+	case ropeProportional:
+		s.factor = p.float("factor", minRopeFactor, maxRopeFactor, 1)
 	case ropeLinear:
 		s.factor = p.needFloat("factor", minRopeFactor, maxRopeFactor)
 	case ropeLlama3:
@@ -365,7 +372,7 @@ func hfRope(f, p *fields, c *Config, theta string) ropeSpec {
 		}
 		p.fail(&UnsupportedValueError{
 			Key: p.name(key), Value: clip(kind),
-			Known: []string{ropeDefault, ropeLinear, ropeLlama3, ropeYarn, ropeLong},
+			Known: []string{ropeDefault, ropeLinear, ropeLlama3, ropeYarn, ropeLong, ropeProportional},
 		})
 	}
 	return s

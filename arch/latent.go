@@ -109,12 +109,12 @@ func (r *latentRule) validate(where string) error {
 	return nil
 }
 
-// ropeWidth returns the number of elements of a head that RoPE could rotate.
-func (c *Config) ropeWidth() int {
+// ropeWidth returns the number of elements of a head that RoPE could rotate in a layer.
+func (c *Config) ropeWidth(layer int) int {
 	if c.Latent.KVRank > 0 {
 		return c.Latent.Rope
 	}
-	return c.HeadDim
+	return c.HeadDimAt(layer)
 }
 
 // latentShape returns the shape of a role's tensor that differs with latent attention, or nil.

@@ -269,7 +269,9 @@ func (r *ffRule) readFF(f *fields) int {
 func (v *conversion) mixers(f *fields) {
 	c, r := v.Config, v.form.Recurrent
 	if r == nil {
-		v.set(kvHeadsKey, uint32(c.KVHeads))
+		if v.form.Layers == nil {
+			v.set(kvHeadsKey, uint32(c.KVHeads))
+		}
 		return
 	}
 	v.set(r.Taps, uint32(c.ConvTaps))

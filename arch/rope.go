@@ -14,6 +14,8 @@ const (
 	ropeLong    = "longrope"
 	ropeMulti   = "mrope"   // of images; a text has the same position in each section
 	ropeDynamic = "dynamic" // only with a factor alpha of the base
+	// ropeProportional has the frequencies of whole heads and rotates only the first pairs.
+	ropeProportional = "proportional"
 )
 
 // ropeSpec is a RoPE setting as in metadata. The kind determines which fields are used.
@@ -30,6 +32,8 @@ type ropeSpec struct {
 	betaFast, betaSlow float64 // yarn: rotations over origContext
 	extrapolation      float64 // yarn: share of extrapolation, nearly always 1
 	keepFraction       bool    // yarn: the correction range is not rounded to whole dimensions
+
+	pairs int // proportional: number of pairs that are rotated
 
 	short, long []float64 // longrope: divisors of the frequencies, [dim/2], or nil
 
@@ -49,9 +53,12 @@ func (s ropeSpec) rope() Rope {
 		inv[i] = 1 / s.period(i)
 	}
 	switch s.kind {
-	case ropeLinear:
+	case ropeLinear, ropeProportional:
 		for i := range inv {
 			inv[i] /= float32(s.factor)
+		}
+		if s.kind == ropeProportional {
+			clear(inv[min(s.pairs, len(inv)):])
 		}
 	case ropeLlama3:
 		s.llama3(inv)

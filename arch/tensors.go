@@ -11,55 +11,63 @@ type Role uint8
 
 // The roles, with the shapes of their weights.
 const (
-	Embed        Role = iota // [vocab, width]
-	OutNorm                  // [width]
-	Head                     // [vocab, width]
-	AttnNorm                 // [width]; one per layer, like all roles below
-	Q                        // [heads*headDim, width]
-	K                        // [kvHeads*headDim, width]
-	V                        // [kvHeads*headDim, width]
-	O                        // [width, heads*headDim]
-	QNorm                    // [headDim], or [heads*headDim]
-	KNorm                    // [headDim], or [kvHeads*headDim]
-	FFNNorm                  // [width]
-	Gate                     // [ff, width]
-	Up                       // [ff, width]
-	Down                     // [width, ff]
-	AttnPostNorm             // [width], norm of attention's output
-	FFNPostNorm              // [width], norm of the feed-forward block's output
-	Router                   // [experts, width], in sparse layers, which have no Gate, Up and Down
-	AttnSinks                // [heads]
-	QDown                    // [q rank, width], with latent attention and a Q of low rank, as Q has then q rank columns
-	QDownNorm                // [q rank]
-	KVDown                   // [kv rank + rope, width], like the roles below with latent attention only
-	KVDownNorm               // [kv rank]
-	KVUp                     // [heads*(nope + value), kv rank], for each head the rows of K, then those of V, unless there are K [heads, kv rank, nope] and V [heads, value, kv rank]
-	ConvIn                   // [3*width, width], in layers with a ShortConv
-	Conv                     // [width, taps], or with GatedDelta [rows of DeltaIn, taps]
-	ConvOut                  // [width, width], in layers with a ShortConv
-	RouterBias               // [experts], added to the scores by which experts are chosen
-	SharedGate               // [shared ff, width], like the roles below in sparse layers with a shared expert
-	SharedUp                 // [shared ff, width]
-	SharedDown               // [width, shared ff]
-	SharedRouter             // [1, width], whose product's sigmoid multiplies the shared expert's output; in GGUF files [width]
-	DeltaIn                  // [2*keyHeads*keyDim + heads*valueDim, width]: Q, K and V; like the roles below in layers with GatedDelta
-	DeltaZ                   // [heads*valueDim, width], the output gate; without it, DeltaIn has for each head of Q and K the rows of Q, K, V and Z
-	DeltaBeta                // [heads, width], how much of V is written
-	DeltaAlpha               // [heads, width], how much the state decays; without it, DeltaBeta has for each head of Q and K the rows of both
-	DeltaRate                // [heads], the rate of the decay or its logarithm
-	DeltaShift               // [heads], added to what DeltaAlpha gives
-	DeltaNorm                // [valueDim], norm of each head of the output
-	DeltaOut                 // [width, heads*valueDim]
+	Embed         Role = iota // [vocab, width]
+	OutNorm                   // [width]
+	Head                      // [vocab, width]
+	InputEmbed                // [inputs vocab, layers*inputs width], like the roles below with LayerInputs only
+	InputProj                 // [layers*inputs width, width]
+	InputProjNorm             // [inputs width]
+	AttnNorm                  // [width]; one per layer, like all roles below
+	Q                         // [heads*headDim, width]
+	K                         // [kvHeads*headDim, width]
+	V                         // [kvHeads*headDim, width]
+	O                         // [width, heads*headDim]
+	QNorm                     // [headDim], or [heads*headDim]
+	KNorm                     // [headDim], or [kvHeads*headDim]
+	FFNNorm                   // [width]
+	Gate                      // [ff, width]
+	Up                        // [ff, width]
+	Down                      // [width, ff]
+	AttnPostNorm              // [width], norm of attention's output
+	FFNPostNorm               // [width], norm of the feed-forward block's output
+	Router                    // [experts, width], in sparse layers, which have no Gate, Up and Down
+	AttnSinks                 // [heads]
+	QDown                     // [q rank, width], with latent attention and a Q of low rank, as Q has then q rank columns
+	QDownNorm                 // [q rank]
+	KVDown                    // [kv rank + rope, width], like the roles below with latent attention only
+	KVDownNorm                // [kv rank]
+	KVUp                      // [heads*(nope + value), kv rank], for each head the rows of K, then those of V, unless there are K [heads, kv rank, nope] and V [heads, value, kv rank]
+	ConvIn                    // [3*width, width], in layers with a ShortConv
+	Conv                      // [width, taps], or with GatedDelta [rows of DeltaIn, taps]
+	ConvOut                   // [width, width], in layers with a ShortConv
+	RouterBias                // [experts], added to the scores by which experts are chosen
+	SharedGate                // [shared ff, width], like the roles below in sparse layers with a shared expert
+	SharedUp                  // [shared ff, width]
+	SharedDown                // [width, shared ff]
+	SharedRouter              // [1, width], whose product's sigmoid multiplies the shared expert's output; in GGUF files [width]
+	DeltaIn                   // [2*keyHeads*keyDim + heads*valueDim, width]: Q, K and V; like the roles below in layers with GatedDelta
+	DeltaZ                    // [heads*valueDim, width], the output gate; without it, DeltaIn has for each head of Q and K the rows of Q, K, V and Z
+	DeltaBeta                 // [heads, width], how much of V is written
+	DeltaAlpha                // [heads, width], how much the state decays; without it, DeltaBeta has for each head of Q and K the rows of both
+	DeltaRate                 // [heads], the rate of the decay or its logarithm
+	DeltaShift                // [heads], added to what DeltaAlpha gives
+	DeltaNorm                 // [valueDim], norm of each head of the output
+	DeltaOut                  // [width, heads*valueDim]
+	InputGate                 // [inputs width, width], like the roles below with LayerInputs only
+	InputOut                  // [width, inputs width]
+	InputPostNorm             // [width]
+	LayerScale                // [1], which multiplies the residual stream after the layer
 	roleCount
 )
 
 var roleNames = [roleCount]string{
-	"embed", "out_norm", "head", "attn_norm", "q", "k", "v", "o",
+	"embed", "out_norm", "head", "input_embed", "input_proj", "input_proj_norm", "attn_norm", "q", "k", "v", "o",
 	"q_norm", "k_norm", "ffn_norm", "gate", "up", "down", "attn_post_norm", "ffn_post_norm", "router", "attn_sinks",
 	"q_down", "q_down_norm", "kv_down", "kv_down_norm", "kv_up",
 	"conv_in", "conv", "conv_out",
 	"router_bias", "shared_gate", "shared_up", "shared_down", "shared_router",
 	"delta_in", "delta_z", "delta_beta", "delta_alpha", "delta_rate", "delta_shift", "delta_norm", "delta_out",
+	"input_gate", "input_out", "input_post_norm", "layer_scale",
 }
 
 // String returns the role's name in descriptors, such as "attn_norm".
@@ -78,7 +86,7 @@ func (r Role) projection() bool { return new(Bias).field(r) != nil }
 
 // norm reports whether the role is a norm of the residual stream.
 func (r Role) norm() bool {
-	return r == OutNorm || r == AttnNorm || r == FFNNorm || r == AttnPostNorm || r == FFNPostNorm
+	return r == OutNorm || r == AttnNorm || r == FFNNorm || r == AttnPostNorm || r == FFNPostNorm || r == InputPostNorm
 }
 
 // layerVerb is replaced with the layer in tensor names.
@@ -116,8 +124,8 @@ func (t *tensorNames) bias(r Role, layer int) string {
 }
 
 // Tensor returns the name of r's weight in the source that c was read from, or "" if the family
-// has none. For a tied Head it is the embedding. The layer is ignored for Embed, OutNorm and
-// Head.
+// has none. For a tied Head it is the embedding. The layer is ignored for roles of which the model
+// has one tensor.
 func (c *Config) Tensor(r Role, layer int) string {
 	if r == Head && c.TiedHead {
 		r = Embed
@@ -134,11 +142,15 @@ func (c *Config) BiasTensor(r Role, layer int) string {
 	return c.names.bias(r, layer)
 }
 
-// WantShape returns the required shape of r's weight, outermost dimension first, such as
-// [heads*headDim, width] for Q. A bias has only the first dimension.
-func (c *Config) WantShape(r Role) []uint64 {
-	vocab, width, ff, head := uint64(c.Vocab), uint64(c.Width), uint64(c.FF), uint64(c.HeadDim)
-	q, kv := uint64(c.Heads)*head, uint64(c.KVHeads)*head
+// WantShape returns the required shape of r's weight in a layer, outermost dimension first, such as
+// [heads*headDim, width] for Q. A bias has only the first dimension. The layer is ignored for roles
+// of which the model has one tensor.
+func (c *Config) WantShape(r Role, layer int) []uint64 {
+	vocab, width, ff, head := uint64(c.Vocab), uint64(c.Width), uint64(c.FFAt(layer)), uint64(c.HeadDimAt(layer))
+	q, kv := uint64(c.Heads)*head, uint64(c.KVHeadsAt(layer))*head
+	if shape := c.inputShape(r); shape != nil {
+		return shape
+	}
 	if shape := c.latentShape(r); shape != nil {
 		return shape
 	}
@@ -202,10 +214,17 @@ func (c *Config) Has(r Role, layer int) bool {
 		return c.Layer[layer].Mixer.Recurrent()
 	case DeltaIn, DeltaZ, DeltaBeta, DeltaAlpha, DeltaRate, DeltaShift, DeltaNorm, DeltaOut:
 		return c.Layer[layer].Mixer == GatedDelta
+	case InputEmbed, InputProj, InputProjNorm, InputGate, InputOut, InputPostNorm:
+		return c.Inputs.Width > 0
+	case LayerScale:
+		return c.LayerScale
 	case Q, K, V, O, QNorm, KNorm, AttnSinks:
 		if c.Layer[layer].Mixer.Recurrent() {
 			return false
 		}
+	}
+	if c.sharedKV(r, layer) || r == V && c.Layer[layer].ValueIsKey {
+		return false
 	}
 	switch r {
 	case QNorm, KNorm:
@@ -270,12 +289,15 @@ func (c *Config) Check(src Source) error {
 }
 
 func (c *Config) checkRole(src Source, r Role, layer int) error {
-	want := c.sourceShape(r)
+	want := c.sourceShape(r, layer)
 	if got, _ := src.Shape(c.Tensor(r, layer)); r == SharedRouter && len(got) == 1 {
 		want = want[1:]
 	}
 	weight := want
 	has := c.Has(r, layer)
+	if c.sharedKV(r, layer) {
+		return nil // some files have tensors that the layer does not use
+	}
 	if !has {
 		weight = nil
 	}

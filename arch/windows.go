@@ -11,11 +11,12 @@ type ggufWindow struct {
 	Theta float64 `json:"rope_theta"`
 	// Unscaled makes the frequencies of layers with a window those of the base, without scaling.
 	Unscaled bool `json:"unscaled"`
+	// Flags makes a converted file have a flag per layer in any case.
+	Flags bool `json:"flags"`
 }
 
 // readWindows sets c.Layer and c.Ropes. full is the RoPE setting of layers without a window.
 func (g *ggufForm) readWindows(f *fields, src Source, c *Config, full ropeSpec) {
-	c.Layer = make([]Layer, c.Layers)
 	size := f.opt("attention.sliding_window", 0, maxContext, 0)
 	slides := func(layer int) bool { return true }
 	local := full
@@ -27,6 +28,7 @@ func (g *ggufForm) readWindows(f *fields, src Source, c *Config, full ropeSpec) 
 		case w.Unscaled:
 			local = ropeSpec{kind: ropeDefault, dim: full.dim, base: full.base, attnFactor: 1}
 		}
+		local.dim = f.opt("rope.dimension_count_swa", 2, maxHeadDim, local.dim)
 		local.base = f.float("rope.freq_base_swa", minBase, maxBase, local.base)
 	}
 	if f.err != nil {

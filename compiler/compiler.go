@@ -234,8 +234,12 @@ func newState(in Input) (*state, error) {
 	switch {
 	case !ok:
 		return nil, &KVError{Kind: in.Options.KV}
-	case kind == decl.KVQ8 && cfg.HeadDim%decl.KVBlock != 0:
-		return nil, &KVError{in.Options.KV, cfg.HeadDim}
+	case kind == decl.KVQ8:
+		for i := range cfg.Layer {
+			if d := cfg.HeadDimAt(i); d%decl.KVBlock != 0 {
+				return nil, &KVError{in.Options.KV, d}
+			}
+		}
 	}
 	if most := min(table.MaxDraft, ctx-1); in.Options.Draft < 0 || in.Options.Draft > most {
 		return nil, &DraftError{in.Options.Draft, most}

@@ -84,7 +84,7 @@ func (s *state) divided(p *program, at spot, y *value, r arch.Role, groups, grou
 	if err != nil {
 		return nil, err
 	}
-	if want := s.cfg.WantShape(r); !slices.Equal(t.Shape, want) || !floating(t.Type) && !t.Type.Quantized() {
+	if want := s.cfg.WantShape(r, at.index()); !slices.Equal(t.Shape, want) || !floating(t.Type) && !t.Type.Quantized() {
 		return nil, &TensorError{t.Name, fmt.Sprintf("shape %v of %s, want %v", t.Shape, t.Type, want)}
 	}
 	if _, ok := t.Type.Bytes(uint64(s.cfg.Width)); !ok {
@@ -188,7 +188,7 @@ func (a deltaArgs) lower(l *lowering) {
 // gatedQ emits the products of Q and of the gate of attention's output, whose rows alternate by heads in
 // the tensor of Q. That of Q comes last, next to those of K and V.
 func (s *state) gatedQ(p *program, l *layerPlan, y *value) (q, gate *value, err error) {
-	n := s.cfg.HeadDim
+	n := l.headDim
 	if gate, err = s.divided(p, spot{role: roleQGate, layer: l}, y, arch.Q, s.cfg.Heads, 2*n, [][2]int{{n, n}}); err != nil {
 		return nil, nil, err
 	}

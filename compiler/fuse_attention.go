@@ -9,7 +9,7 @@ func (s *state) fuseRopeKV() error {
 		for i := 0; i < len(p.nodes); i++ {
 			if n := p.match(i, roleQNorm, roleKNorm, roleQRope, roleKRope, roleKVWrite); n != nil {
 				q, k := n[0].args.(headNormArgs).w, n[1].args.(headNormArgs).w
-				if q.cols == s.cfg.HeadDim && k.cols == s.cfg.HeadDim { // each head is normalised separately
+				if d := n[0].layer.headDim; q.cols == d && k.cols == d { // each head is normalised separately
 					s.ropeKV(p, i, n, s.concat(n[0].layer.name("attn.qk_norm"), q, k))
 					continue
 				}
@@ -96,12 +96,12 @@ func (s *state) splitAttention() error {
 			}
 			heads := s.in.Chip.AttnHeads
 			if _, fused := n.args.(ropeAttnArgs); fused {
-				heads = s.attnHeads()
+				heads = s.attnHeads(n.layer)
 			}
 			if a.splits = s.splits(a, heads); a.splits < 2 {
 				continue
 			}
-			part := p.value(n.layer.name("attn.parts"), a.heads*a.splits*(s.cfg.HeadDim+2))
+			part := p.value(n.layer.name("attn.parts"), a.heads*a.splits*(n.layer.headDim+2))
 			last := len(n.out) - 1
 			merge := &node{
 				spot: spot{role: roleMerge, layer: n.layer}, args: mergeArgs{heads: a.heads, splits: a.splits, window: a.window},

@@ -121,7 +121,7 @@ func TestFuseMergeProduct(t *testing.T) {
 		{name: "few rows", build: build, before: splitText, after: `
 			layer.3.attn.attention attn q kv.k kv.v -> layer.3.attn.parts window=2000 splits=8
 			layer.3.attn.o gemv layer.3.attn.parts[0:128] layer.3.attn.parts[128:192] -> o attn.o[8, 16] F16 merge window=2000 splits=8`},
-		{name: "not with heads of odd sizes", build: func(b *sketch) { build(b); b.s.cfg.HeadDim = 6 }, before: splitText},
+		{name: "not with heads of odd sizes", build: func(b *sketch) { build(b); b.l.headDim = 6 }, before: splitText},
 		{name: "not what another reads", build: func(b *sketch) {
 			build(b)
 			b.product(roleGate, b.p.nodes[1].out[0].v, b.v("gate", 4))

@@ -209,13 +209,13 @@ func (p *program) normReaders(i int) []*node {
 // nothing else does, except in programs of a chunk. Each threadgroup of the product merges the
 // splits again, so they must not exceed the chip's MergeLimit.
 func (s *state) fuseMergeProduct() error {
-	d := s.cfg.HeadDim
 	for _, p := range s.programs {
-		if p.wide || d%4 != 0 {
+		if p.wide {
 			continue
 		}
 		pairs(p, func(a *node, merge mergeArgs, b *node, product productArgs) bool {
-			if !product.plain() || !p.feeds(a, b) || s.mergesTooMuch(product.w, merge) {
+			d := a.layer.headDim
+			if d%4 != 0 || !product.plain() || !p.feeds(a, b) || s.mergesTooMuch(product.w, merge) {
 				return false
 			}
 			part, n := a.in[0].v, merge.heads*merge.splits

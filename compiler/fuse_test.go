@@ -32,7 +32,7 @@ func newSketch(t *testing.T, rows int, wide bool) *sketch {
 	s.t.Header.Context = 4096
 	s.tokens, s.stops, s.logits = s.slot("tokens", 0, 0, 4), s.slot("stops", 0, 0, 4), s.slot("logits", 0, 0, 4)
 	s.logits.width = cfg.Vocab
-	b := &sketch{s: s, p: s.newProgram("test", rows, wide, 0), l: &layerPlan{index: 3, cap: 4096}}
+	b := &sketch{s: s, p: s.newProgram("test", rows, wide, 0), l: &layerPlan{index: 3, cap: 4096, headDim: cfg.HeadDim, kvHeads: cfg.KVHeads}}
 	b.l.k, b.l.v = s.slot("kv.k", 0, 0, 4), s.slot("kv.v", 0, 0, 4)
 	s.layers = []*layerPlan{b.l}
 	return b

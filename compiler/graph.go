@@ -100,7 +100,7 @@ func (s *state) newProgram(name string, rows int, wide bool, flags table.Flags) 
 func (s *state) planKV() {
 	ctx, chunk := int(s.t.Header.Context), int(s.t.Header.Chunk)
 	for i := range s.cfg.Layers {
-		l := &layerPlan{index: i, cap: ctx, config: s.cfg.Layer[i]}
+		l := &layerPlan{index: i, cap: ctx, headDim: s.cfg.HeadDimAt(i), kvHeads: s.cfg.KVHeadsAt(i), config: s.cfg.Layer[i]}
 		if l.config.Mixer.Recurrent() {
 			s.planState(l)
 			s.layers = append(s.layers, l)
@@ -117,7 +117,12 @@ func (s *state) planKV() {
 		if s.pool != nil {
 			s.planPages(l)
 		}
-		size := uint64(s.cfg.KVHeads) * uint64(l.cap) * decl.KVRowBytes(s.kv, s.cfg.HeadDim)
+		if back := l.config.KVBack; back > 0 {
+			l.k, l.v = s.layers[i-back].k, s.layers[i-back].v
+			s.layers = append(s.layers, l)
+			continue
+		}
+		size := uint64(l.kvHeads) * uint64(l.cap) * decl.KVRowBytes(s.kv, l.headDim)
 		l.k = s.slot(fmt.Sprintf("kv.%d.k", i), table.SlotKV, table.ScopeSession, size)
 		if l.v = l.k; s.cfg.Latent.KVRank == 0 {
 			l.v = s.slot(fmt.Sprintf("kv.%d.v", i), table.SlotKV, table.ScopeSession, size)
@@ -150,6 +155,10 @@ func (s *state) bodyInto(p *program, x *value) error {
 	}
 	p.emit(spot{role: roleEmbed}, embedArgs{w: embed, scale: cmp.Or(s.cfg.EmbedScale, 1)}, []operand{s.tokens.all()}, x.all())
 
+	inputs, err := s.layerInputs(p, x)
+	if err != nil {
+		return err
+	}
 	angles, turn := make([]*value, len(s.cfg.Ropes)), make([]*value, len(s.cfg.Ropes))
 	for i := range s.cfg.Ropes {
 		if angles[i], err = s.angles(p, i, 0); err != nil {
@@ -177,6 +186,12 @@ func (s *state) bodyInto(p *program, x *value) error {
 			}
 		}
 		if err := s.feedForward(p, l, x, y); err != nil {
+			return err
+		}
+		if err := s.layerInput(p, l, x, inputs); err != nil {
+			return err
+		}
+		if err := s.layerScale(p, l, x); err != nil {
 			return err
 		}
 	}

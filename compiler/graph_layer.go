@@ -2,7 +2,9 @@ package compiler
 
 import (
 	"cmp"
+	"fmt"
 	"math"
+	"slices"
 
 	"github.com/pianola-engine/pianola/arch"
 )
@@ -32,14 +34,20 @@ func (s *state) attention(p *program, l *layerPlan, x, y, angles, turn *value) (
 		role role
 		from arch.Role
 	}{{roleQ, arch.Q}, {roleK, arch.K}, {roleV, arch.V}} {
-		if qkv[i] != nil {
+		if qkv[i] != nil || i > 0 && l.config.KVBack > 0 {
 			continue
+		}
+		if of.from == arch.V && l.config.ValueIsKey {
+			of.from = arch.K
 		}
 		if qkv[i], err = s.linear(p, spot{role: of.role, layer: l}, y, of.from); err != nil {
 			return err
 		}
 	}
 	q, k, v := qkv[0], qkv[1], qkv[2]
+	if c.ValueNorm && v != nil {
+		s.valueNorm(p, l, v)
+	}
 	if c.QKNorm && !c.QKNormRotated {
 		if err := s.headNorms(p, l, q, k); err != nil {
 			return err
@@ -53,14 +61,18 @@ func (s *state) attention(p *program, l *layerPlan, x, y, angles, turn *value) (
 		half = 0
 	} else {
 		p.emit(spot{role: roleQRope, layer: l}, ropeArgs{heads: c.Heads, half: half}, []operand{angles.all()}, q.all())
-		p.emit(spot{role: roleKRope, layer: l}, ropeArgs{heads: c.KVHeads, half: half}, []operand{angles.all()}, k.all())
+		if k != nil {
+			p.emit(spot{role: roleKRope, layer: l}, ropeArgs{heads: l.kvHeads, half: half}, []operand{angles.all()}, k.all())
+		}
 	}
 	if c.QKNorm && c.QKNormRotated {
 		if err := s.headNorms(p, l, q, k); err != nil {
 			return err
 		}
 	}
-	p.emit(spot{role: roleKVWrite, layer: l}, kvWriteArgs{kvHeads: c.KVHeads}, []operand{k.all(), v.all()}, l.k.all(), l.v.all())
+	if k != nil {
+		p.emit(spot{role: roleKVWrite, layer: l}, kvWriteArgs{kvHeads: l.kvHeads}, []operand{k.all(), v.all()}, l.k.all(), l.v.all())
+	}
 	in := []operand{q.all(), l.k.all(), l.v.all()}
 	if l.sinks > 0 {
 		in = append(in, turn.all())
@@ -79,10 +91,10 @@ func (s *state) attention(p *program, l *layerPlan, x, y, angles, turn *value) (
 // attend emits attention of the operands in, and returns its result.
 func (s *state) attend(p *program, l *layerPlan, in []operand, half int, learned *weight) *value {
 	c := s.cfg
-	a := p.value(l.name("attn.out"), c.Heads*c.HeadDim)
+	a := p.value(l.name("attn.out"), c.Heads*l.headDim)
 	attention := attentionArgs{
-		heads: c.Heads, kvHeads: c.KVHeads, half: half, window: l.window, splits: 1,
-		scale: cmp.Or(c.AttnScale, float32(1/math.Sqrt(float64(c.HeadDim)))), softCap: c.AttnSoftCap, learned: learned,
+		heads: c.Heads, kvHeads: l.kvHeads, half: half, window: l.window, splits: 1,
+		scale: cmp.Or(c.AttnScale, float32(1/math.Sqrt(float64(l.headDim)))), softCap: c.AttnSoftCap, learned: learned,
 	}
 	if tiled, ok := s.tiledAttention(p, l, attention); ok {
 		p.emit(spot{role: roleAttention, layer: l}, tiled, in, a.all())
@@ -105,17 +117,26 @@ func (s *state) attended(p *program, l *layerPlan, x, a *value) error {
 	return nil
 }
 
-// headNorms emits the norms of the heads of Q and K.
+// headNorms emits the norms of the heads of Q and of K, unless the layer has no K of its own.
 func (s *state) headNorms(p *program, l *layerPlan, q, k *value) error {
 	if err := s.headNorm(p, spot{role: roleQNorm, layer: l}, q, arch.QNorm, s.cfg.Heads); err != nil {
 		return err
 	}
-	return s.headNorm(p, spot{role: roleKNorm, layer: l}, k, arch.KNorm, s.cfg.KVHeads)
+	if k == nil {
+		return nil
+	}
+	return s.headNorm(p, spot{role: roleKNorm, layer: l}, k, arch.KNorm, l.kvHeads)
+}
+
+// valueNorm emits the norm of the heads of V, which has no weights.
+func (s *state) valueNorm(p *program, l *layerPlan, v *value) {
+	ones := s.constant(fmt.Sprintf("attn.v_norm.%d", l.headDim), slices.Repeat([]float32{1}, l.headDim))
+	p.emit(spot{role: roleVNorm, layer: l}, headNormArgs{w: ones, heads: l.kvHeads, eps: s.cfg.Eps}, nil, v.all())
 }
 
 // headNorm emits the norm of Q or K, either of each head or, with WideQKNorm, of all heads together.
 func (s *state) headNorm(p *program, at spot, v *value, from arch.Role, heads int) error {
-	n := s.cfg.HeadDim
+	n := at.layer.headDim
 	if s.cfg.WideQKNorm {
 		n, heads = n*heads, 1
 	}
@@ -270,7 +291,7 @@ func (s *state) linear(p *program, at spot, x *value, from arch.Role) (*value, e
 		if err != nil {
 			return nil, err
 		}
-		first, count, total := s.cfg.Rows(from)
+		first, count, total := s.cfg.Rows(from, at.index())
 		if a.bias, err = s.vectorOf(name+".bias", t, first, count, total); err != nil {
 			return nil, err
 		}

@@ -104,15 +104,16 @@ type program struct {
 
 // layerPlan holds the plan of one layer.
 type layerPlan struct {
-	index  int
-	cap    int    // rows of the KV cache
-	window int    // number of last positions that a row sees; 0 means all
-	sinks  int    // number of attention sinks
-	tables uint32 // offset of the layer's page tables in the step block of a pooled table
-	k, v   *value
-	state  *value // of the convolution of a layer with recurrent state, which has no K and V
-	matrix *value // of the gated delta rule
-	config arch.Layer
+	index            int
+	cap              int    // rows of the KV cache
+	window           int    // number of last positions that a row sees; 0 means all
+	sinks            int    // number of attention sinks
+	headDim, kvHeads int    // elements of a head, and heads of K and V
+	tables           uint32 // offset of the layer's page tables in the step block of a pooled table
+	k, v             *value
+	state            *value // of the convolution of a layer with recurrent state, which has no K and V
+	matrix           *value // of the gated delta rule
+	config           arch.Layer
 }
 
 // state is the state of a compilation, on which the passes work.

@@ -108,8 +108,8 @@ func (a ropeAttnArgs) lower(l *lowering) {
 	l.set(kernels.RoPEAttnSpecKV, l.s.kv)
 	kernels.RoPEAttnParams{
 		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads), Half: uint32(a.half), Cap: uint32(n.layer.cap),
-		Window: uint32(a.window), Span: l.span(a.splits), Splits: uint32(a.splits), Scale: a.scale, HeadGroup: uint32(even(a.heads/a.kvHeads, l.s.attnHeads())), Eps: a.eps,
-		Shared: uint32(a.heads / a.kvHeads), SoftCap: a.softCap, Ahead: uint32(l.s.attnAhead()),
+		Window: uint32(a.window), Span: l.span(a.splits), Splits: uint32(a.splits), Scale: a.scale, HeadGroup: uint32(even(a.heads/a.kvHeads, l.s.attnHeads(n.layer))), Eps: a.eps,
+		Shared: uint32(a.heads / a.kvHeads), SoftCap: a.softCap, Ahead: uint32(l.s.attnAhead(n.layer)),
 	}.Put(&l.cmd)
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
 }
@@ -118,8 +118,8 @@ func (a ropeAttnArgs) lower(l *lowering) {
 const sharedHeads = 8
 
 // attnHeads returns the largest number of heads of a threadgroup of rope_attn.
-func (s *state) attnHeads() int {
-	if s.attnAhead() > 0 {
+func (s *state) attnHeads(l *layerPlan) int {
+	if s.attnAhead(l) > 0 {
 		return max(s.in.Chip.AttnHeads, sharedHeads)
 	}
 	return s.in.Chip.AttnHeads
@@ -130,8 +130,8 @@ const sharedRing = 8192
 
 // attnAhead returns the bytes of threadgroup memory per SIMD group of rope_attn into which K and V are
 // prefetched, or 0 if the kernel does not prefetch heads of this size or has too little memory.
-func (s *state) attnAhead() int {
-	c, d := s.in.Chip, s.cfg.HeadDim
+func (s *state) attnAhead(l *layerPlan) int {
+	c, d := s.in.Chip, l.headDim
 	fits := d%8 == 0 && d <= 128
 	if s.kv == decl.KVQ8 {
 		fits = d == 64 || d == 128

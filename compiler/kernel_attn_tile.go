@@ -74,7 +74,7 @@ const maxSlots = 4
 // the one with the shortest estimated time. Threadgroups run in waves, one on each core. In a table
 // for batching all programs divide the positions of a row in the same number of ways, the largest.
 func (s *state) tiledAttention(p *program, l *layerPlan, a attentionArgs) (tiled attnTileArgs, ok bool) {
-	c, d := s.in.Chip, s.cfg.HeadDim
+	c, d := s.in.Chip, l.headDim
 	if !p.wide || l.sinks > 0 || d%attnTileUnit != 0 || d > c.AttnTileDim {
 		return tiled, false
 	}

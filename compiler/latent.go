@@ -104,10 +104,10 @@ func (s *state) headMatrix(name string, role arch.Role, layer int) (*weight, err
 	if err != nil {
 		return nil, err
 	}
-	shape := c.WantShape(role)
+	shape := c.WantShape(role, layer)
 	heads, rows, cols := int(shape[0]), int(shape[1]), int(shape[2])
 	w := &weight{name: name, rows: heads * rows, cols: cols, typ: t.Type}
-	switch want := c.WantShape(from); {
+	switch want := c.WantShape(from, layer); {
 	case !slices.Equal(t.Shape, want):
 		return nil, &TensorError{t.Name, fmt.Sprintf("shape %v, want %v", t.Shape, want)}
 	case !floating(t.Type) && !t.Type.Quantized():

@@ -133,10 +133,10 @@ func (l *lowering) threads() int {
 }
 
 // vocab, ring and headDim return values that many kernels have as a parameter or a constant: the
-// size of the vocabulary, the entries of the token ring, and the elements of a head.
+// size of the vocabulary, the entries of the token ring, and the elements of a head of the layer.
 func (l *lowering) vocab() uint32   { return l.s.t.Header.Vocab }
 func (l *lowering) ring() uint32    { return l.s.t.Header.Context + 1 }
-func (l *lowering) headDim() uint32 { return uint32(l.s.cfg.HeadDim) }
+func (l *lowering) headDim() uint32 { return uint32(l.n.layer.headDim) }
 
 // ropeLayout returns the constant of package decl for the configuration's RoPE layout.
 func (l *lowering) ropeLayout() uint32 {

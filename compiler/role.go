@@ -11,6 +11,10 @@ type role uint8
 const (
 	roleEmbed role = iota
 	roleAngles
+	roleInputEmbed
+	roleInputProj
+	roleInputNorm
+	roleInputSum
 
 	roleAttnNorm
 	roleQGate
@@ -18,6 +22,7 @@ const (
 	roleK
 	roleV
 	roleQKV
+	roleVNorm
 	roleQNorm
 	roleKNorm
 	roleQRope
@@ -71,6 +76,13 @@ const (
 	roleSharedGated
 	roleSharedResidual
 
+	roleInputGate
+	roleInputMul
+	roleInputOut
+	roleInputPostNorm
+	roleInputResidual
+	roleLayerScale
+
 	roleOutNorm
 	roleOutScale
 	roleLogits
@@ -94,7 +106,7 @@ var roleNames = [roles]string{
 	roleEmbed: "embed", roleAngles: "rope",
 
 	roleAttnNorm: "attn.norm", roleQ: "attn.q", roleK: "attn.k", roleV: "attn.v", roleQKV: "attn.qkv",
-	roleQNorm: "attn.q_norm", roleKNorm: "attn.k_norm", roleQRope: "attn.q_rope", roleKRope: "attn.k_rope", roleTemper: "attn.temper",
+	roleVNorm: "attn.v_norm", roleQNorm: "attn.q_norm", roleKNorm: "attn.k_norm", roleQRope: "attn.q_rope", roleKRope: "attn.k_rope", roleTemper: "attn.temper",
 	roleKVWrite: "attn.kv_write", roleRopeKV: "attn.rope_kv",
 	roleQDown: "attn.q_down", roleQDownNorm: "attn.q_down_norm", roleKVDown: "attn.kv_down", roleQLatent: "attn.q_latent", roleLatentKV: "attn.latent_kv",
 	roleVUp: "attn.v_up", roleAttention: "attn.attention", roleMerge: "attn.merge",
@@ -110,6 +122,10 @@ var roleNames = [roles]string{
 	roleExpertSum: "ffn.experts.sum", roleFFNPostNorm: "ffn.post_norm", roleFFNResidual: "ffn.residual",
 
 	roleSharedRouter: "ffn.shared_router", roleSharedRoute: "ffn.shared_route", roleSharedGated: "ffn.shared_gated", roleSharedResidual: "ffn.shared_residual",
+
+	roleInputEmbed: "inputs.embed", roleInputProj: "inputs.proj", roleInputNorm: "inputs.norm", roleInputSum: "inputs.sum",
+	roleInputGate: "input.gate", roleInputMul: "input.mul", roleInputOut: "input.out", roleInputPostNorm: "input.post_norm",
+	roleInputResidual: "input.residual", roleLayerScale: "scale",
 
 	roleOutNorm: "out.norm", roleOutScale: "out.scale", roleLogits: "out.logits", roleSoftCap: "out.soft_cap",
 	roleArgmaxPart: "out.argmax_part", roleArgmax: "out.argmax", roleRankPart: "rank.part", roleRank: "rank.entry",

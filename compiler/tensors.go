@@ -48,8 +48,8 @@ func (s *state) matrix(name string, role arch.Role, layer int) (*weight, error) 
 	if err != nil {
 		return nil, err
 	}
-	want := s.cfg.WantShape(role)
-	first, count, total := s.cfg.Rows(role)
+	want := s.cfg.WantShape(role, layer)
+	first, count, total := s.cfg.Rows(role, layer)
 	if want[0] = total; !slices.Equal(t.Shape, want) {
 		return nil, &TensorError{t.Name, fmt.Sprintf("shape %v, want %v", t.Shape, want)}
 	}

@@ -279,7 +279,7 @@ func describe(c *arch.Config, kv pianola.KVType) *infoModel {
 		Layers: c.Layers, Width: c.Width, FF: c.FF, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
 		Vocab: c.Vocab, Context: c.Context, Eps: c.Eps, Activation: c.Activation.String(),
 		TiedHead: c.TiedHead, QKNorm: c.QKNorm, RopeLayout: c.RopeLayout.String(),
-		KVBytes: 2 * uint64(attends(c)) * uint64(c.KVHeads) * decl.KVRowBytes(kind, c.HeadDim),
+		KVBytes: kvBytes(c, kind),
 		Biases:  []string{}, StopIDs: []token{}, Experts: describeExperts(c),
 	}
 	if c.Latent.KVRank > 0 {
@@ -304,11 +304,12 @@ func describe(c *arch.Config, kv pianola.KVType) *infoModel {
 	return m
 }
 
-// attends returns the number of layers with attention.
-func attends(c *arch.Config) (n int) {
-	for i := range c.Layer {
-		if !c.Layer[i].Mixer.Recurrent() {
-			n++
+// kvBytes returns the bytes that a position takes in the caches of K and V, of which some layers have
+// none.
+func kvBytes(c *arch.Config, kind uint32) (n uint64) {
+	for i, l := range c.Layer {
+		if !l.Mixer.Recurrent() && l.KVBack == 0 {
+			n += 2 * uint64(c.KVHeadsAt(i)) * decl.KVRowBytes(kind, c.HeadDimAt(i))
 		}
 	}
 	return n

@@ -142,8 +142,8 @@ func TestRouteScored(t *testing.T) {
 	}
 }
 
-// familyWholes are tables with shared experts, scored routers, parallel blocks, norms after RoPE, and
-// factors of Q.
+// familyWholes are tables with shared experts, scored routers, parallel blocks, norms after RoPE,
+// factors of Q, and inputs of layers.
 func familyWholes() (list []whole) {
 	for i, w := range []whole{
 		{model: "variants/glm4_moe_qknorm", chip: "m4-pro"},
@@ -151,6 +151,10 @@ func familyWholes() (list []whole) {
 		{model: "variants/cohere2", chip: "m4-pro"},
 		{model: "variants/hunyuan_dense", chip: "h200"},
 		{model: "variants/ministral3", chip: "h200"},
+		{model: "variants/gemma4_untied", chip: "m4-pro", change: small, changed: "small"},
+		{model: "variants/gemma4_untied", chip: "h200"},
+		{model: "variants/gemma4_e_untied", chip: "h200", change: small, changed: "small"},
+		{model: "variants/gemma4_e_untied", chip: "m4-pro"},
 	} {
 		w.golden, w.prompts, w.tokens, w.order, w.limit, w.reference, w.fast = w.model+"/golden.json", []int{1}, 4, emu.Order(i%3), 3e-3, 3e-3, true
 		list = append(list, w)

@@ -98,9 +98,10 @@ func promptInPieces(t testing.TB, s *pianola.Session, ids []int32, size int) (ne
 }
 
 // TestFamilyParallel compares generations in a batch, and speculative decoding, with plain decoding:
-// scored routers, shared experts, factors of Q by position, and parallel blocks.
+// scored routers, shared experts, factors of Q by position, parallel blocks, layers with heads of several
+// sizes, and layers that share K and V.
 func TestFamilyParallel(t *testing.T) {
-	for _, name := range []string{"ministral3", "glm4_moe_qknorm", "cohere2", "qwen2_moe"} {
+	for _, name := range []string{"ministral3", "glm4_moe_qknorm", "cohere2", "qwen2_moe", "gemma4_untied", "gemma4_e_untied"} {
 		t.Run(name, func(t *testing.T) {
 			dir := "testdata/variants/" + name
 			table := pianola.TableOptions{Context: 256, Batching: true, LogProbs: true}
@@ -115,5 +116,50 @@ func TestFamilyParallel(t *testing.T) {
 			table.Pages = 12
 			checkParallel(t, alone, open(t, dir, pianola.Options{Device: pianola.DeviceCPU, Parallel: 5, Table: table}), 12)
 		})
+	}
+}
+
+// TestFamilySessions checks that chains, prompts in pieces, rewinds, forks, snapshots and attention sinks
+// work for layers with heads of several sizes, and for layers that share K and V.
+func TestFamilySessions(t *testing.T) {
+	ids := latentPrompt(130)
+	for _, name := range []string{"gemma4_untied", "gemma4_e_untied"} {
+		t.Run(name, func(t *testing.T) {
+			dir := "testdata/variants/" + name
+			m := open(t, dir, pianola.Options{Device: pianola.DeviceCPU, Table: pianola.TableOptions{Draft: 4}})
+			_, want := greedy(t, m, 64, ids, 40)
+			checkSessions(t, m, ids, want)
+			sinks := open(t, dir, pianola.Options{Device: pianola.DeviceCPU, Table: pianola.TableOptions{Context: 2048, KVSinks: 4, KVWindow: 200}})
+			if _, got := greedy(t, sinks, 16, ids, 40); !slices.Equal(got, want) {
+				t.Errorf("with attention sinks: %v, want %v", got, want)
+			}
+			if _, got := greedy(t, sinks, 64, ids, 400); len(got) != 400 {
+				t.Errorf("%d tokens beyond the cache", len(got))
+			}
+			checkSharedKeys(t, m, ids)
+		})
+	}
+}
+
+// checkSharedKeys checks the shapes of K of each layer, and that layers which share K return the same.
+func checkSharedKeys(t *testing.T, m *pianola.Model, ids []int32) {
+	t.Helper()
+	s, c := newSession(t, m, pianola.SessionOptions{IgnoreStops: true}), m.Config()
+	promptInPieces(t, s, ids[:9], 64)
+	for i, l := range c.Layer {
+		keys, err := s.Keys(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(keys) != c.KVHeadsAt(i) || len(keys[0]) < 9 || len(keys[0][8]) != c.HeadDimAt(i) {
+			t.Errorf("layer %d: %d heads, %d positions of %d", i, len(keys), len(keys[0]), len(keys[0][8]))
+		}
+		from, err := s.Keys(i - l.KVBack)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(keys[0][8], from[0][8]) {
+			t.Errorf("layer %d has other K than layer %d", i, i-l.KVBack)
+		}
 	}
 }

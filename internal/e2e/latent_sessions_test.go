@@ -40,7 +40,7 @@ func TestLatentSessions(t *testing.T) {
 				if _, got := greedy(t, open(t, dir, pianola.Options{Device: "cpu", Threads: otherThreads, Table: pianola.TableOptions{KV: kv, NoFuse: true}}), 64, ids, n); !slices.Equal(got, want) {
 					t.Errorf("without fusions: %v, want %v", got, want)
 				}
-				checkLatentSessions(t, m, ids, want)
+				checkSessions(t, m, ids, want)
 				got := greedyIDs(t, newSession(t, m, pianola.SessionOptions{IgnoreStops: true}), ids, pianola.GenerateOptions{MaxTokens: n, Speculate: true})
 				if !slices.Equal(got, want) {
 					t.Errorf("speculative: %v, want %v", got, want)
@@ -61,8 +61,8 @@ func greedyIDs(t *testing.T, s *pianola.Session, prompt []int32, o pianola.Gener
 	return list
 }
 
-// checkLatentSessions compares the tokens after prompts in pieces, rewinds, forks and snapshots with want.
-func checkLatentSessions(t *testing.T, m *pianola.Model, ids, want []int32) {
+// checkSessions compares the tokens after prompts in pieces, rewinds, forks and snapshots with want.
+func checkSessions(t *testing.T, m *pianola.Model, ids, want []int32) {
 	t.Helper()
 	more := func(what string, s *pianola.Session, next int32) {
 		t.Helper()

@@ -65,7 +65,7 @@ func (o *oracle) multiply(name string, first, rows int, x []float64) []float64 {
 
 // linear returns a projection of x.
 func (o *oracle) linear(r arch.Role, layer int, x []float64) []float64 {
-	first, count, _ := o.Rows(r)
+	first, count, _ := o.Rows(r, layer)
 	y := o.multiply(o.Tensor(r, layer), int(first), int(count), x)
 	if o.Bias.Has(r) {
 		for i, b := range o.tensors[o.BiasTensor(r, layer)][first:][:count] {

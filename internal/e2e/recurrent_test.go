@@ -46,7 +46,7 @@ func TestRecurrentSessions(t *testing.T) {
 					t.Errorf("chains of %d: %v, want %v", chain, got, want)
 				}
 			}
-			checkLatentSessions(t, m, ids, want)
+			checkSessions(t, m, ids, want)
 			got := greedyIDs(t, newSession(t, m, pianola.SessionOptions{IgnoreStops: true}), ids, pianola.GenerateOptions{MaxTokens: n, Speculate: true})
 			if !slices.Equal(got, want) {
 				t.Errorf("speculative: %v, want %v", got, want)

@@ -52,7 +52,7 @@ func Tensors(config []byte) ([]tinymodels.Tensor, int, error) {
 	l := tensorList{config: c, typ: typ, shapes: s.shapes}
 	for r := arch.Embed; r.String() != "role?"; r++ {
 		layers := c.Layers
-		if r <= arch.Head {
+		if r < arch.AttnNorm {
 			layers = 1
 		}
 		for layer := range layers {
@@ -94,15 +94,15 @@ func (l *tensorList) role(r arch.Role, layer int) {
 	if !c.Has(r, layer) {
 		return
 	}
-	shape := c.WantShape(r)
+	shape := c.WantShape(r, layer)
 	if len(shape) == 2 {
-		_, _, shape[0] = c.Rows(r)
+		_, _, shape[0] = c.Rows(r, layer)
 	}
 	mean, std := 0.0, deviation
 	switch {
 	case r == arch.DeltaRate || r == arch.DeltaShift:
 		mean, std = -1, 0.7
-	case r == arch.DeltaNorm:
+	case r == arch.DeltaNorm || r == arch.LayerScale:
 		mean = 1
 	case r == arch.Conv:
 		shape, std = []uint64{shape[0], 1, shape[1]}, 0.6
