@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/internal/cuda/kernels"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/golden"
 	"github.com/pianola-engine/pianola/internal/testmodels"
@@ -42,7 +43,7 @@ func folderModules(dir string) (*cuda.Modules, error) {
 	if err := json.Unmarshal(b, m); err != nil {
 		return nil, err
 	}
-	mods, err := modulesOf(m, func(file, arch string) cuda.Text {
+	mods, err := kernels.Of(m, func(file, arch string) cuda.Text {
 		return cuda.Text{Read: func() ([]byte, error) { return os.ReadFile(filepath.Join(dir, file+"."+arch+".ptx")) }}
 	})
 	if err == nil {

@@ -18,7 +18,7 @@ var ranks = map[string]int{
 	"internal/kernels": 3, "internal/tinymodels/cmd": 3, "internal/testmodels": 3, "internal/packed": 4, "internal/pressure": 0, "internal/kvrows": 3, "replay": 4, "internal/convert": 3, "internal/tinymodels/describe": 3, "internal/tinymodels/peer": 4, "internal/shadergen": 3, "internal/synth": 3,
 	"compiler": 4, "internal/cost": 4, "internal/batchtest": 5, "internal/device": 5, "internal/emu": 5,
 	"replay/cpu": 6, "replay/cuda": 6, "replay/metal": 6, "replay/null": 6,
-	"internal/metal/kernels": 7, "internal/metal/kernels/gen": 8,
+	"internal/metal/kernels": 7, "internal/cuda/kernels": 7, "internal/metal/kernels/gen": 8,
 	"":                    9,
 	"internal/serve/keys": 0, "internal/serve/fleet": 0, "internal/serve/observe": 0, "internal/serve/engine": 0, "internal/serve/turn": 1, "internal/serve/page": 4,
 	"internal/serve/enginetest": 3,

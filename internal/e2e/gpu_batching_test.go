@@ -2,16 +2,38 @@ package e2e_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/batchtest"
 	"github.com/pianola-engine/pianola/internal/packed"
 	"github.com/pianola-engine/pianola/internal/synth"
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
+
+var gpuChip = flag.String("gpu-chip", "", "a file that describes the chip for which TestGPUBatching and TestGPUParallel compile, as the files in chip/data do")
+
+// tunedChip returns the chip of the flag -gpu-chip, or nil.
+func tunedChip(t *testing.T) *chip.Chip {
+	t.Helper()
+	if *gpuChip == "" {
+		return nil
+	}
+	b, err := os.ReadFile(*gpuChip)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := chip.Decode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
 
 // rowsOf is a session with the methods that batchtest.Check calls.
 type rowsOf struct{ *pianola.Session }
@@ -49,7 +71,7 @@ func synthetic(t *testing.T, shape, quant string, change func(*synth.Shape)) str
 // cut at random, in a mode of the GPU.
 func checkBatching(t *testing.T, path string, mode pianola.Mode, o pianola.TableOptions, most int) {
 	t.Helper()
-	o.Batching, o.AllLogits, o.Context = true, true, most
+	o.Batching, o.AllLogits, o.Context, o.Chip = true, true, most, tunedChip(t)
 	t.Parallel() // kernels of other models are assembled meanwhile
 	m := open(t, path, pianola.Options{Device: "cuda", Mode: mode, Table: o})
 	s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true})

@@ -14,7 +14,7 @@ import (
 // tokens and log-probabilities with those of a model for batching on the same GPU. The memory must not grow.
 func parallelOnGPU(t *testing.T, path string, mode pianola.Mode, o pianola.TableOptions, n int) {
 	t.Helper()
-	o.Context, o.Batching, o.LogProbs = 256, true, true
+	o.Context, o.Batching, o.LogProbs, o.Chip = 256, true, true, tunedChip(t)
 	alone := open(t, path, pianola.Options{Device: "cuda", Mode: mode, Table: o})
 	o.Pages = 70
 	m := open(t, path, pianola.Options{Device: "cuda", Mode: mode, Parallel: 40, Queue: n, Table: o})
