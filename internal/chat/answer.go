@@ -22,6 +22,7 @@ const (
 	minimaxAnswers               // <minimax:tool_call><invoke name="f"><parameter name="x">1</parameter></invoke></minimax:tool_call>
 	deepseekAnswers              // <｜tool▁calls▁begin｜> and calls with marks of their own: DeepSeek V3
 	cohereAnswers                // <|START_ACTION|>[{"tool_name": ..., "parameters": {...}}]<|END_ACTION|>: Command R7B
+	gemmaAnswers                 // <|tool_call>call:f{x:1}<tool_call|>: Gemma 4
 	wrappedAnswers               // <answer>...</answer>, and calls as in taggedAnswers: Hunyuan
 )
 
@@ -31,7 +32,7 @@ func formatOf(source string) answerFormat {
 		mark   string
 		format answerFormat
 	}{
-		{"<|channel|>", harmonyAnswers}, {"[TOOL_CALLS]", mistralAnswers}, {"<seed:tool_call>", seedAnswers},
+		{"<|channel|>", harmonyAnswers}, {gemmaCall, gemmaAnswers}, {"[TOOL_CALLS]", mistralAnswers}, {"<seed:tool_call>", seedAnswers},
 		{"<minimax:tool_call>", minimaxAnswers}, {"<｜tool▁calls▁begin｜>", deepseekAnswers}, {"<|START_ACTION|>", cohereAnswers},
 		{"<answer>", wrappedAnswers}, {"<|header_start|>", fencedAnswers}, {"<tool_call>", taggedAnswers}, {"<|tool_call|>", bracketAnswers},
 		{"<|tool|>", bracketAnswers}, {"<|start_header_id|>", bareAnswers}, {"<start_of_turn>", fencedAnswers},

@@ -11,7 +11,7 @@ type thinkMarks struct{ begin, end string }
 // thinkMarksOf determines the texts around the reasoning from a template's source. Without reasoning
 // they are empty.
 func thinkMarksOf(source string) thinkMarks {
-	for _, m := range []thinkMarks{{"<seed:think>", "</seed:think>"}, {"<|START_THINKING|>", "<|END_THINKING|>"}, {thinkBegin, thinkEnd}} {
+	for _, m := range []thinkMarks{{"<seed:think>", "</seed:think>"}, {"<|START_THINKING|>", "<|END_THINKING|>"}, {"<|channel>thought", "<channel|>"}, {thinkBegin, thinkEnd}} {
 		if strings.Contains(source, m.end) {
 			return m
 		}

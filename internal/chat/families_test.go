@@ -47,7 +47,12 @@ var callTemplates = map[string]string{
 	"hunyuan":     `{%- for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{% if m.tool_calls %}{% for t in m.tool_calls %}<tool_call>{{ {"name": t.function.name, "arguments": t.function.arguments} | tojson }}</tool_call>{% endfor %}{% else %}<answer>{{ m.content }}</answer>{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`,
 	"exaone4":     `{%- for m in messages %}[|{{ m.role }}|]{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}{% for t in m.tool_calls or [] %}<tool_call>{{ {"name": t.function.name, "arguments": t.function.arguments} | tojson }}</tool_call>{% endfor %}{% endfor %}{% if add_generation_prompt %}[|assistant|]{% endif %}`,
 	"granite":     `{%- for m in messages %}<|start_of_role|>{{ m.role }}<|end_of_role|>{% if m.tool_calls %}<|tool_call|>[{% for t in m.tool_calls %}{{ {"name": t.function.name, "arguments": t.function.arguments} | tojson }}{% endfor %}]{% else %}{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|start_of_role|>assistant<|end_of_role|>{% endif %}`,
-	"llama4":      `{%- for m in messages %}<|header_start|>{{ m.role }}<|header_end|>{{ m.content }}{% endfor %}`,
+	"gemma4": `{%- for m in messages %}<|turn>{{ m.role }}
+{% if m.reasoning_content %}<|channel>thought
+{{ m.reasoning_content }}
+<channel|>{% endif %}{{ m.content }}{% for t in m.tool_calls or [] %}<|tool_call>call:{{ t.function.name }}{ {%- for k, v in t.function.arguments | items %}{{ k }}:{% if v is string %}<|"|>{{ v }}<|"|>{% else %}{{ v | tojson }}{% endif %}{% if not loop.last %},{% endif %}{% endfor -%} }<tool_call|>{% endfor %}{% endfor %}{% if add_generation_prompt %}<|turn>assistant
+{% endif %}`,
+	"llama4": `{%- for m in messages %}<|header_start|>{{ m.role }}<|header_end|>{{ m.content }}{% endfor %}`,
 }
 
 // TestFamilyAnswers parses outputs of models of the families in callTemplates, at once and in pieces.
@@ -72,6 +77,10 @@ func TestFamilyAnswers(t *testing.T) {
 			[]ToolCall{{ID: "0", Name: "weather", Arguments: json.RawMessage(`{"city": "Köln"}`)}}},
 		{"hunyuan", "<think>\nHm.\n</think>\n<answer>\nHi\n</answer>", "Hi", "Hm.", nil},
 		{"hunyuan", "Hi", "Hi", "", nil},
+		{"gemma4", "<|channel>thought\nHm.\n<channel|>Hi", "Hi", "Hm.", nil},
+		{"gemma4", "So: <|tool_call>call:weather{city:<|\"|>Köln {\"x\"}<|\"|>,days:[1, -2.5,null],<|\"|>a:b<|\"|>:{c:true,d:{}}}<tool_call|><|tool_call>call:now{}<tool_call|>", "So:", "",
+			[]ToolCall{call("weather", `{"city": "Köln {\"x\"}", "days": [1, -2.5, null], "a:b": {"c": true, "d": {}}}`), call("now", "{}")}},
+		{"gemma4", "<|tool_call>call:weather{city:<|\"|>Köln}<tool_call|>", "<|tool_call>call:weather{city:<|\"|>Köln}<tool_call|>", "", nil},
 		{"exaone4", "<think>\nHm.\n</think>\n\n<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>", "", "Hm.", []ToolCall{call("now", "{}")}},
 		{"granite", "<|tool_call|>[{\"name\": \"now\", \"arguments\": {}}]", "", "", []ToolCall{call("now", "{}")}},
 		{"llama4", "<|python_start|>[weather(city=\"Köln\"), now()]<|python_end|>", "", "", []ToolCall{call("weather", `{"city": "Köln"}`), call("now", "{}")}},

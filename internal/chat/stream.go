@@ -307,6 +307,8 @@ func (s *AnswerStream) begin() {
 		s.state = tagged("<seed:tool_call>", "</seed:tool_call>")
 	case minimaxAnswers:
 		s.state = marked("<minimax:tool_call>", "</minimax:tool_call>", (*AnswerStream).hold, invokedCalls)
+	case gemmaAnswers:
+		s.state = marked(gemmaCall, gemmaCallEnd, (*AnswerStream).hold, gemmaCalls)
 	case deepseekAnswers:
 		s.state = marked("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", (*AnswerStream).hold, deepseekCalls)
 	case cohereAnswers:

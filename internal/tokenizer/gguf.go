@@ -16,8 +16,8 @@ type Meta interface {
 // FromGGUF reads a tokenizer from the tokenizer.ggml keys of GGUF metadata.
 //
 // It returns [ErrNone] if there is no tokenizer, and an [*UnsupportedError] for unknown
-// pre-tokenizers and for models other than gpt2 (byte-level BPE), llama (SentencePiece's BPE), t5
-// (unigram) and bert (WordPiece).
+// pre-tokenizers and for models other than gpt2 (byte-level BPE), llama (SentencePiece's BPE), gemma4
+// (BPE of characters with merges), t5 (unigram) and bert (WordPiece).
 //
 // As in llama.cpp, text for gpt2 and llama is not normalised, because GGUF does not record
 // whether the original tokenizer normalised it. tokenizer.ggml.add_bos_token, add_eos_token
@@ -46,6 +46,8 @@ func fromGGUF(m ggufMeta) (*Tokenizer, error) {
 		return m.byteLevel()
 	case "llama":
 		return m.sentencePiece(true)
+	case "gemma4":
+		return m.characters()
 	case "t5":
 		return m.sentencePiece(false)
 	case "bert":
@@ -68,13 +70,9 @@ func (m ggufMeta) byteLevel() (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules, err := m.texts("tokenizer.ggml.merges")
+	merges, err := m.merges(v)
 	if err != nil {
 		return nil, err
-	}
-	merges, err := v.merges(len(rules), 0, func(i int) (string, string, error) { return cutMerge(rules[i]) })
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer.ggml.merges: %w", err)
 	}
 	letters := newAlphabet()
 	b := &byteBPE{merges: merges, bytes: v.byteIDs(letters)}
@@ -84,6 +82,19 @@ func (m ggufMeta) byteLevel() (*Tokenizer, error) {
 	t := v.tokenizer(b, added)
 	t.stages, t.decoding = pre.stages, decoding{pieces: v.pieces(letters), unk: noID}
 	return t, m.specials(t, specialIDs{noID, noID, noID}, adds{bos: pre.addBOS})
+}
+
+// merges reads the merge rules of a vocabulary.
+func (m ggufMeta) merges(v *vocabulary) (*merges, error) {
+	rules, err := m.texts("tokenizer.ggml.merges")
+	if err != nil {
+		return nil, err
+	}
+	list, err := v.merges(len(rules), 0, func(i int) (string, string, error) { return cutMerge(rules[i]) })
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer.ggml.merges: %w", err)
+	}
+	return list, nil
 }
 
 // tokenizer returns a tokenizer with the vocabulary, the model and the added tokens, but

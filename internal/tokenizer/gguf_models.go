@@ -49,6 +49,41 @@ func (m ggufMeta) sentencePiece(bpe bool) (*Tokenizer, error) {
 	return t, m.specials(t, defaults, add)
 }
 
+// characters reads a tokenizer of model gemma4: BPE of the characters of lines, in which U+2581 stands
+// for spaces. A run of line ends that is a token is not merged, and characters without a token become
+// tokens of their bytes.
+func (m ggufMeta) characters() (*Tokenizer, error) {
+	v, added, err := m.vocabulary()
+	if err != nil {
+		return nil, err
+	}
+	b := newCharBPE()
+	if b.merges, err = m.merges(v); err != nil {
+		return nil, err
+	}
+	if b.unk, err = m.unknown(noID, v); err != nil {
+		return nil, err
+	}
+	b.bytes, b.words = v.fallbackBytes(), map[string]int32{}
+	for id, token := range v.tokens {
+		if k := v.kinds[id]; k != normal && k != userDefined {
+			continue
+		}
+		if r, ok := oneRune(token); ok {
+			b.setChar(r, int32(id))
+		}
+		if token != "" && strings.Trim(token, "\n") == "" {
+			b.words[token] = int32(id)
+		}
+	}
+	n := pieceNormalizer{escape: true}
+	t := v.tokenizer(b, added)
+	t.normalizers = []normalizer{n.normalize}
+	t.stages = []stage{{cut: contiguous{stringPattern("\n")}}}
+	t.decoding = pieceDecoding(v, b.unk, n)
+	return t, m.specials(t, specialIDs{bos: noID, eos: noID, sep: noID}, adds{bos: true})
+}
+
 // wordPiece reads a tokenizer of model bert. Its vocabulary marks the tokens that begin a word
 // and leaves the others unmarked.
 func (m ggufMeta) wordPiece() (*Tokenizer, error) {
@@ -163,7 +198,7 @@ func (m ggufMeta) unknown(id int32, v *vocabulary) (int32, error) {
 	if given != noID {
 		id = given
 	}
-	if int(id) >= len(v.tokens) || v.kinds[id] == absent {
+	if id < 0 || int(id) >= len(v.tokens) || v.kinds[id] == absent {
 		return noID, nil
 	}
 	return id, nil

@@ -97,6 +97,10 @@ func (w *ggufWriter) entries(rows int) ([]Entry, error) {
 		own, err = w.byteBPE(m)
 	case *charBPE:
 		own, err = w.charBPE()
+		if unsupported := (*UnsupportedError)(nil); errors.As(err, &unsupported) {
+			model = "gemma4" // scores cannot express the merges
+			own, err = w.mergeEntry()
+		}
 	case *unigram:
 		model = "t5"
 		own, err = w.unigram()
@@ -106,7 +110,7 @@ func (w *ggufWriter) entries(rows int) ([]Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if model != "gpt2" {
+	if model != "gpt2" && model != "gemma4" {
 		own = append([]Entry{{"tokenizer.ggml.pre", "default"}}, own...)
 	}
 	tokens, types := make([]string, rows), make([]int32, rows)
@@ -164,6 +168,12 @@ func (w *ggufWriter) byteBPE(m *byteBPE) ([]Entry, error) {
 	if err != nil {
 		return nil, err
 	}
+	list, err := w.mergeEntry()
+	return append([]Entry{{"tokenizer.ggml.pre", pre}}, list...), err
+}
+
+// mergeEntry returns the entry of the merges.
+func (w *ggufWriter) mergeEntry() ([]Entry, error) {
 	rules, err := w.mergeRules()
 	if err != nil {
 		return nil, err
@@ -175,7 +185,7 @@ func (w *ggufWriter) byteBPE(m *byteBPE) ([]Entry, error) {
 		}
 		list[i] = r[0] + " " + r[1]
 	}
-	return []Entry{{"tokenizer.ggml.pre", pre}, {"tokenizer.ggml.merges", list}}, nil
+	return []Entry{{"tokenizer.ggml.merges", list}}, nil
 }
 
 func (w *ggufWriter) mergeRules() (rules [][2]string, err error) {
