@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"math"
 	"os"
 	"path/filepath"
@@ -15,8 +14,6 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/safetensors"
 	"github.com/pianola-engine/pianola/internal/testmodels"
-	"github.com/pianola-engine/pianola/internal/tinymodels"
-	"github.com/pianola-engine/pianola/internal/tinymodels/describe"
 )
 
 // oracle computes the logits of a model with a gated feed-forward block and ordinary attention from its
@@ -279,44 +276,12 @@ func (o *oracle) logits(ids []int32) []float64 {
 	return y
 }
 
-// described writes the model of a configuration without weights, and returns its directory.
-func described(t *testing.T, config string) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("internal/tinymodels/configs", config, "config.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	tensors, _, err := describe.Tensors(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	root := t.TempDir()
-	dir := filepath.Join(root, "variants", config)
-	spec, err := json.Marshal(tinymodels.Spec{Seed: 1, Files: []tinymodels.File{{Name: "model.safetensors", Tensors: tensors}}})
-	if err == nil {
-		err = os.MkdirAll(dir, 0o755)
-	}
-	for name, data := range map[string][]byte{"config.json": text, "weights.json": spec} {
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name), data, 0o600)
-		}
-	}
-	out := filepath.Join(root, "model")
-	if err == nil {
-		err = tinymodels.Write(root, "variants/"+config, out)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
 // TestOracle compares models that llama.cpp does not run, or runs differently, with the oracle.
 // Prompts are longer than the windows. It checks the oracle with a model that llama.cpp has run.
 func TestOracle(t *testing.T) {
 	for _, name := range []string{"exaone4", "ministral", "ministral_tied", "cohere2_wide", "ernie4_5_bias", "seed_oss_tied", "qwen2_moe_sparse"} {
 		t.Run(name, func(t *testing.T) {
-			dir := described(t, name)
+			dir := testmodels.Path(t, filepath.Join("testdata/variants", name))
 			ids := make([]int32, 40)
 			for i := range ids {
 				ids[i] = int32((i*37 + 11) % 500)

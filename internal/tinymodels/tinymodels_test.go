@@ -40,8 +40,8 @@ func TestSums(t *testing.T) {
 			t.Errorf("%s has no weights", name)
 		}
 	}
-	if len(names) < 73 || converted < 8 {
-		t.Errorf("%d models, %d of them with a GGUF file, want at least 73 and 8", len(names), converted)
+	if len(names) < 88 || converted < 8 {
+		t.Errorf("%d models, %d of them with a GGUF file, want at least 88 and 8", len(names), converted)
 	}
 }
 
