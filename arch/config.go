@@ -97,6 +97,7 @@ type Config struct {
 	WideQKNorm bool  `json:",omitzero"` // QKNorm is over all heads of Q, and of K, together
 	ConvTaps   int   `json:",omitzero"` // positions that the convolution of a layer with recurrent state covers
 	Delta      Delta `json:",omitzero"` // of layers with GatedDelta
+	Mamba      Mamba `json:",omitzero"` // of layers with Mamba2
 	AttnGate   bool  `json:",omitzero"` // attention has a gate, whose rows follow those of each head in Q, and whose sigmoid multiplies its result
 	Ungated    bool  `json:",omitzero"` // the feed-forward block has no gate: down(activation(up(x)))
 
@@ -132,7 +133,7 @@ type Config struct {
 type Bias struct {
 	Q, K, V, O, Gate, Up, Down bool
 	Router                     bool `json:",omitempty"`
-	Conv                       bool `json:",omitempty"` // the projections and the convolution of a ShortConv
+	Conv                       bool `json:",omitempty"` // the convolutions, and the projections of a ShortConv
 }
 
 // Has reports whether the projection of role r adds a bias.

@@ -167,7 +167,7 @@ type conversion struct {
 	Conversion
 	src   Source
 	form  *ggufForm
-	used  map[string]string // by tensor of the source: the tensor that it was converted to
+	used  map[string]string // by tensor of the source and its first row: the tensor that it was converted to
 	index map[string]int    // of Tensors, by name
 }
 
@@ -231,6 +231,7 @@ func (v *conversion) settings() {
 	v.expertSettings()
 	v.windows()
 	v.layers()
+	v.noRope()
 }
 
 // windows adds the layers that have a sliding window.
@@ -465,6 +466,9 @@ func (v *conversion) role(r Role, layer int) error {
 	if r == Q && c.Latent.KVRank > 0 && c.Latent.QRank == 0 {
 		names[Q] = v.form.Latent.DirectQ
 	}
+	if !c.Has(r, layer) && c.twin(r, layer) {
+		return nil
+	}
 	bias := ""
 	if stem := names.stem(r, layer); stem != "" {
 		bias = stem + ".bias"
@@ -488,10 +492,17 @@ func (v *conversion) role(r Role, layer int) error {
 		if len(shape) == 2 {
 			rows.Columns = shape[1]
 		}
+		if column := c.columnShape(r, shape[0]); column != nil {
+			shape = column
+		}
+		if c.names.fuse(r) && !names.fuse(r) {
+			rows.First, rows.Rows, _ = c.Rows(r, layer)
+			shape = append([]uint64{rows.Rows}, shape[1:]...)
+		}
 		pairs := r == Q || r == K || r == QNorm || r == KNorm
 		if pairs && c.RopeLayout == Half && RopeLayout(*v.form.RopeLayout) == Interleaved {
 			rows.Head, rows.Rotary = uint64(c.HeadDim), uint64(c.Ropes[c.Layer[layer].Rope].Dim)
-			if _, count, total := c.Rows(r, layer); count != total {
+			if rows.First > 0 || rows.Rows != c.WantShape(r, layer)[0] {
 				return fmt.Errorf("arch: tensor %s: a tensor that fuses Q or K with other rows is not supported", of.from)
 			}
 		}
@@ -501,7 +512,7 @@ func (v *conversion) role(r Role, layer int) error {
 		if of.to != bias && c.NormPlusOne && !v.form.NormPlusOne && (r.norm() || r == QNorm || r == KNorm) {
 			v.Tensors[v.index[of.to]].PlusOne = true
 		}
-		if r == DeltaRate && !c.Delta.Negative {
+		if r == DeltaRate && !c.Delta.Negative || r == MambaRate && !c.Mamba.Negative {
 			v.Tensors[v.index[of.to]].MinusExp = true
 		}
 	}
@@ -511,13 +522,14 @@ func (v *conversion) role(r Role, layer int) error {
 // add adds rows to a tensor. If several roles are one tensor in both forms, add is called for
 // each; if they are one tensor only in the GGUF file, add joins them.
 func (v *conversion) add(to string, shape []uint64, rows ConvertedRows) error {
-	if first, used := v.used[rows.Tensor]; used {
+	key := fmt.Sprintf("%s[%d:]", rows.Tensor, rows.First)
+	if first, used := v.used[key]; used {
 		if first != to {
 			return fmt.Errorf("arch: tensor %s becomes two tensors in GGUF files, %s and %s, which is not supported", rows.Tensor, first, to)
 		}
 		return nil
 	}
-	v.used[rows.Tensor] = to
+	v.used[key] = to
 	i, there := v.index[to]
 	if !there {
 		v.index[to] = len(v.Tensors)

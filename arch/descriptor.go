@@ -297,6 +297,9 @@ func (f *form) validate(where string, keys []string, d *descriptor) error {
 	if err := f.Latent.validate(where); err != nil {
 		return err
 	}
+	if err := f.Recurrent.validate(where); err != nil {
+		return err
+	}
 	if _, post := f.Tensors[roleName(FFNPostNorm)]; post && f.Experts != nil {
 		return fmt.Errorf("%s.tensors.%v: not supported with experts", where, FFNPostNorm)
 	}
@@ -326,6 +329,10 @@ func (f *form) optional(r Role, d *descriptor) bool {
 		return true
 	case DeltaIn, DeltaBeta, DeltaRate, DeltaShift, DeltaNorm, DeltaOut:
 		return f.Recurrent == nil || Mixer(f.Recurrent.Kind) != GatedDelta
+	case MambaNorm:
+		return true
+	case MambaIn, MambaRate, MambaShift, MambaSkip, MambaOut:
+		return f.Recurrent == nil || Mixer(f.Recurrent.Kind) != Mamba2
 	case QDown, QDownNorm, KVDown, KVDownNorm, KVUp:
 		return f.Latent == nil
 	case Gate:

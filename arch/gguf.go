@@ -81,7 +81,7 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	c.TiedHead = !has(src, c.names.weight(Head, 0))
 	for r := range roleCount {
 		if p := c.Bias.field(r); p != nil {
-			*p = has(src, c.names.bias(r, 0))
+			*p = *p || c.any(r, func(layer int) bool { return has(src, c.names.bias(r, layer)) })
 		}
 	}
 	c.AttnSinks = has(src, c.names.weight(AttnSinks, 0))
@@ -102,7 +102,7 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	g.Layers.readGGUF(f, c, src, func(key string) (any, bool) { return src.Meta(name + "." + key) })
 	if f.err == nil {
 		heads, _ := src.Meta(name + "." + kvHeadsKey)
-		g.Recurrent.readGGUF(f, c, heads)
+		g.Recurrent.readGGUF(f, src, c, heads)
 	}
 	for _, key := range []string{"eos", "eot", "eom"} {
 		c.StopIDs = meta.stopIDs(c.StopIDs, "tokenizer.ggml."+key+"_token_id", c.Vocab)

@@ -73,7 +73,7 @@ func (s *Set) readHF(src Source) (*Config, error) {
 	h.NoRope.mark(f, c)
 	types := h.readWindows(f, c)
 	h.Layers.readHF(f, c)
-	h.Recurrent.readHF(f, c)
+	h.Recurrent.readHF(f, src, c)
 	c.readExperts(f, src, h.Experts, &h.form, prefix)
 	theta := ""
 	if h.Window != nil {

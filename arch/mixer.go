@@ -2,6 +2,7 @@ package arch
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 )
@@ -17,19 +18,21 @@ const (
 	ShortConv
 	// GatedDelta is out(norm(delta(silu(conv(in(y))))) * silu(z(y))) with the gated delta rule of [Delta].
 	GatedDelta
+	// Mamba2 is out(norm(scan(silu(conv(x, B, C)), dt) * silu(z))), where in(y) = (z, x, B, C, dt), with
+	// the selective state space of [Mamba].
+	Mamba2
 	mixerCount
 )
 
 // String returns the mixer's name in descriptors, such as "short_conv".
 func (m Mixer) String() string {
 	if m < mixerCount {
-		return [...]string{"attention", "short_conv", "gated_delta"}[m]
+		return [...]string{"attention", "short_conv", "gated_delta", "mamba2"}[m]
 	}
 	return "mixer?"
 }
 
-// Recurrent reports whether a layer with the mixer has a state of fixed size instead of K and V for
-// each position.
+// Recurrent reports whether a layer with the mixer has a state of fixed size.
 func (m Mixer) Recurrent() bool { return m != Attention }
 
 // Recurrent reports whether some layer has recurrent state.
@@ -52,19 +55,19 @@ func (m *mixerName) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("recurrent: %s is not short_conv or gated_delta", clip(string(text)))
+	return fmt.Errorf("recurrent: %s is not short_conv, gated_delta or mamba2", clip(string(text)))
 }
 
 // mixerRule asks for layers with recurrent state in a file form.
 type mixerRule struct {
 	Kind mixerName `json:"kind"`
 	Taps string    `json:"taps"` // key of the number of positions that a convolution covers
-	// LayerTypes is the key of a list in which these layers have the name Named, and layers with attention
-	// full_attention. Without the list, Attention is the key of a list of the layers with attention. In
-	// GGUF files, these layers have no KV heads.
-	LayerTypes string `json:"layer_types"`
-	Named      string `json:"named"`
-	Attention  string `json:"attention_layers"`
+	// LayerTypes is the key of a list of names, of which Types tells what the layer has. Without the
+	// list, Attention is the key of a list of the layers with attention. In GGUF files, layers without
+	// attention have no KV heads.
+	LayerTypes string               `json:"layer_types"`
+	Types      map[string]layerPart `json:"types"`
+	Attention  string               `json:"attention_layers"`
 	// Interval is the key of a number n; with neither list, every n-th layer has attention.
 	Interval string `json:"interval"`
 	// The keys of the sizes of Delta. In GGUF files, ValueDim is the key of ValueDim*Heads.
@@ -72,6 +75,24 @@ type mixerRule struct {
 	Heads    string `json:"heads"`
 	KeyDim   string `json:"key_dim"`
 	ValueDim string `json:"value_dim"`
+	// Mamba lists the keys of the sizes of Mamba.
+	Mamba *mambaRule `json:"mamba"`
+}
+
+// layerPart is what a layer has, in descriptors.
+type layerPart string
+
+const (
+	partRecurrent layerPart = "recurrent"
+	partAttention layerPart = "attention"
+)
+
+func (p *layerPart) UnmarshalText(text []byte) error {
+	switch *p = layerPart(text); *p {
+	case partRecurrent, partAttention:
+		return nil
+	}
+	return fmt.Errorf("types: %s is not %s or %s", clip(string(text)), partRecurrent, partAttention)
 }
 
 // Delta describes the gated delta rule. Each head has a state, a matrix [ValueDim, KeyDim].
@@ -89,6 +110,9 @@ type Delta struct {
 func (c *Config) channels() int {
 	if d := &c.Delta; d.Heads > 0 {
 		return 2*d.KeyHeads*d.KeyDim + d.Heads*d.ValueDim
+	}
+	if m := &c.Mamba; m.Heads > 0 {
+		return m.channels()
 	}
 	return c.Width
 }
@@ -133,7 +157,7 @@ const kvHeadsKey = "attention.head_count_kv"
 
 // reads reports whether the rule reads a key. It is nil for families without recurrent state.
 func (r *mixerRule) reads(key string) bool {
-	return r != nil && key != "" && slices.Contains([]string{r.Taps, r.LayerTypes, r.Attention, r.Interval, r.KeyHeads, r.Heads, r.KeyDim, r.ValueDim}, key)
+	return r != nil && key != "" && (slices.Contains([]string{r.Taps, r.LayerTypes, r.Attention, r.Interval, r.KeyHeads, r.Heads, r.KeyDim, r.ValueDim}, key) || slices.Contains(r.Mamba.keys(), key))
 }
 
 // mark sets the mixers of the layers, of which attention reports those with attention.
@@ -153,12 +177,13 @@ func (r *mixerRule) mark(f *fields, c *Config, attention func(layer int) bool) {
 }
 
 // readHF reads the settings of config.json.
-func (r *mixerRule) readHF(f *fields, c *Config) {
+func (r *mixerRule) readHF(f *fields, src Source, c *Config) {
 	if r == nil {
 		return
 	}
 	c.convMatrix = true
 	r.delta(f, c, false)
+	r.Mamba.read(f, src, c)
 	list := f.list(r.LayerTypes)
 	if list == nil && r.Interval != "" {
 		r.periodic(f, c)
@@ -176,12 +201,14 @@ func (r *mixerRule) readHF(f *fields, c *Config) {
 		f.failf(r.LayerTypes, "%d entries for %d layers", len(list), c.Layers)
 		return
 	}
-	for _, name := range list {
-		if name != fullAttention && name != r.Named {
-			f.fail(&UnsupportedValueError{Key: f.name(r.LayerTypes), Value: clip(name), Known: []string{fullAttention, r.Named}})
+	parts := make([]layerPart, len(list))
+	for i, v := range list {
+		name, _ := v.(string)
+		if parts[i] = r.Types[name]; parts[i] == "" {
+			f.fail(&UnsupportedValueError{Key: f.name(r.LayerTypes), Value: clip(v), Known: slices.Sorted(maps.Keys(r.Types))})
 		}
 	}
-	r.mark(f, c, func(layer int) bool { return list[layer] == fullAttention })
+	r.mark(f, c, func(layer int) bool { return parts[layer] == partAttention })
 }
 
 // periodic sets the mixers of layers of which every n-th has attention.
@@ -191,11 +218,12 @@ func (r *mixerRule) periodic(f *fields, c *Config) {
 }
 
 // readGGUF reads the settings of a GGUF file. heads is the value of kvHeadsKey.
-func (r *mixerRule) readGGUF(f *fields, c *Config, heads any) {
+func (r *mixerRule) readGGUF(f *fields, src Source, c *Config, heads any) {
 	if r == nil {
 		return
 	}
 	r.delta(f, c, true)
+	r.Mamba.read(f, src, c)
 	if r.Interval != "" {
 		r.periodic(f, c)
 		return
@@ -231,7 +259,8 @@ func (r *mixerRule) kvHeads(value any) any {
 // ffRule adjusts the feed-forward width of config.json, as LFM2 does: with a flag, it becomes two thirds of
 // itself, times a factor, rounded up to a multiple. The fields are keys.
 type ffRule struct {
-	Width      string `json:"width"` // replaces intermediate_size if it is present
+	Width      string `json:"width"`   // replaces intermediate_size if it is present
+	Experts    string `json:"experts"` // number of experts; unless it is 0, Width does not apply
 	Adjust     string `json:"adjust"`
 	Multiplier string `json:"multiplier"`
 	Multiple   string `json:"multiple"`
@@ -239,7 +268,7 @@ type ffRule struct {
 
 // reads reports whether the rule reads a key. It is nil for most families.
 func (r *ffRule) reads(key string) bool {
-	return r != nil && key != "" && (key == r.Width || key == r.Adjust || key == r.Multiplier || key == r.Multiple)
+	return r != nil && key != "" && (key == r.Width || key == r.Experts || key == r.Adjust || key == r.Multiplier || key == r.Multiple)
 }
 
 // readFF returns the feed-forward width.
@@ -249,7 +278,7 @@ func (r *ffRule) readFF(f *fields) int {
 		return f.need(usual, 1, maxFF)
 	}
 	width := f.opt(r.Width, 1, maxFF, 0)
-	if width == 0 {
+	if width == 0 || r.Experts != "" && f.opt(r.Experts, 0, maxExperts, 0) > 0 {
 		width = f.need(usual, 1, maxFF)
 	}
 	if !f.bool(r.Adjust, false) {
@@ -275,6 +304,7 @@ func (v *conversion) mixers(f *fields) {
 		return
 	}
 	v.set(r.Taps, uint32(c.ConvTaps))
+	v.mamba(f, r.Mamba)
 	if d := &c.Delta; d.Heads > 0 {
 		// Other models need the rows and columns of the heads in another order.
 		if d.KeyHeads != 1 && d.KeyHeads != d.Heads {

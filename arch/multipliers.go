@@ -1,6 +1,9 @@
 package arch
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // scaleRule lists the keys of settings that multiply activations; "" means none.
 type scaleRule struct {
@@ -60,10 +63,29 @@ type noRopeRule struct {
 	Interval string `json:"interval"` // the key of the interval
 	Every    int    `json:"every"`    // or the interval itself
 	Full     bool   `json:"full"`     // if some layers have a window, the others do not rotate
+	// Kind is the key of the kind of position embeddings: with nope, no layer rotates, and with rope all
+	// do. Flag is the key of a flag; if its value is false, no layer rotates.
+	Kind string `json:"kind"`
+	Flag string `json:"flag"`
+}
+
+// none reports whether Kind or Flag say that no layer rotates.
+func (r *noRopeRule) none(f *fields) bool {
+	if r.Flag != "" && !f.bool(r.Flag, true) {
+		return true
+	}
+	if r.Kind == "" {
+		return false
+	}
+	kind := f.string(r.Kind, "rope")
+	if kind != "rope" && kind != "nope" {
+		f.fail(&UnsupportedValueError{Key: f.name(r.Kind), Value: clip(kind), Known: []string{"rope", "nope"}})
+	}
+	return kind == "nope"
 }
 
 func (r *noRopeRule) reads(key string) bool {
-	return r != nil && key != "" && (key == r.Layers || key == r.Interval)
+	return r != nil && key != "" && (key == r.Layers || key == r.Interval || key == r.Kind || key == r.Flag)
 }
 
 func (r *noRopeRule) validate(where string) error {
@@ -99,9 +121,10 @@ func (r *noRopeRule) mark(f *fields, c *Config) {
 	if list == nil && r.Interval != "" {
 		every = f.opt(r.Interval, 1, maxLayers, 0)
 	}
+	none := r.none(f)
 	for i := range c.Layer {
 		if list == nil {
-			c.Layer[i].NoRope = every > 0 && (i+1)%every == 0
+			c.Layer[i].NoRope = none || every > 0 && (i+1)%every == 0
 			continue
 		}
 		n, ok := toInt(list[i])
@@ -110,5 +133,12 @@ func (r *noRopeRule) mark(f *fields, c *Config) {
 			return
 		}
 		c.Layer[i].NoRope = n == 0
+	}
+}
+
+// noRope adds the flag that no layer rotates.
+func (v *conversion) noRope() {
+	if r := v.form.NoRope; r != nil && r.Flag != "" {
+		v.set(r.Flag, slices.ContainsFunc(v.Config.Layer, func(l Layer) bool { return !l.NoRope }))
 	}
 }

@@ -38,7 +38,7 @@ const (
 	KVDownNorm                // [kv rank]
 	KVUp                      // [heads*(nope + value), kv rank], for each head the rows of K, then those of V, unless there are K [heads, kv rank, nope] and V [heads, value, kv rank]
 	ConvIn                    // [3*width, width], in layers with a ShortConv
-	Conv                      // [width, taps], or with GatedDelta [rows of DeltaIn, taps]
+	Conv                      // [width, taps], with GatedDelta [rows of DeltaIn, taps], with Mamba2 [rows of x, B and C, taps]
 	ConvOut                   // [width, width], in layers with a ShortConv
 	RouterBias                // [experts], added to the scores by which experts are chosen
 	SharedGate                // [shared ff, width], like the roles below in sparse layers with a shared expert
@@ -53,6 +53,12 @@ const (
 	DeltaShift                // [heads], added to what DeltaAlpha gives
 	DeltaNorm                 // [valueDim], norm of each head of the output
 	DeltaOut                  // [width, heads*valueDim]
+	MambaIn                   // [2*inner + 2*groups*state + heads, width]: z, x, B, C and dt, where inner is heads*headDim; like the roles below in layers with Mamba2
+	MambaRate                 // [heads], the rate of the decay or its logarithm; in GGUF files [heads, 1]
+	MambaShift                // [heads], added to dt
+	MambaSkip                 // [heads], the factor of x in the result; in GGUF files [heads, 1]
+	MambaNorm                 // [inner], norm of the result; in GGUF files [groups, inner/groups]
+	MambaOut                  // [width, inner]
 	InputGate                 // [inputs width, width], like the roles below with LayerInputs only
 	InputOut                  // [width, inputs width]
 	InputPostNorm             // [width]
@@ -67,6 +73,7 @@ var roleNames = [roleCount]string{
 	"conv_in", "conv", "conv_out",
 	"router_bias", "shared_gate", "shared_up", "shared_down", "shared_router",
 	"delta_in", "delta_z", "delta_beta", "delta_alpha", "delta_rate", "delta_shift", "delta_norm", "delta_out",
+	"mamba_in", "mamba_rate", "mamba_shift", "mamba_skip", "mamba_norm", "mamba_out",
 	"input_gate", "input_out", "input_post_norm", "layer_scale",
 }
 
@@ -157,6 +164,9 @@ func (c *Config) WantShape(r Role, layer int) []uint64 {
 	if r >= DeltaIn && r <= DeltaOut {
 		return c.deltaShape(r)
 	}
+	if r >= MambaIn && r <= MambaOut {
+		return c.mambaShape(r)
+	}
 	switch r {
 	case Embed, Head:
 		return []uint64{vocab, width}
@@ -214,6 +224,10 @@ func (c *Config) Has(r Role, layer int) bool {
 		return c.Layer[layer].Mixer.Recurrent()
 	case DeltaIn, DeltaZ, DeltaBeta, DeltaAlpha, DeltaRate, DeltaShift, DeltaNorm, DeltaOut:
 		return c.Layer[layer].Mixer == GatedDelta
+	case MambaNorm:
+		return c.Layer[layer].Mixer == Mamba2 && c.Mamba.NormGroups > 0
+	case MambaIn, MambaRate, MambaShift, MambaSkip, MambaOut:
+		return c.Layer[layer].Mixer == Mamba2
 	case InputEmbed, InputProj, InputProjNorm, InputGate, InputOut, InputPostNorm:
 		return c.Inputs.Width > 0
 	case LayerScale:
@@ -251,6 +265,20 @@ func (c *Config) Has(r Role, layer int) bool {
 		return c.Latent.Joined
 	}
 	return true
+}
+
+// any reports whether is holds for a layer that may have a tensor of role r.
+func (c *Config) any(r Role, is func(layer int) bool) bool {
+	layers := 1
+	if r.perLayer() {
+		layers = c.Layers
+	}
+	for layer := range layers {
+		if is(layer) {
+			return true
+		}
+	}
+	return false
 }
 
 // Check checks that src has every tensor that the configuration requires, each in the right
@@ -297,6 +325,9 @@ func (c *Config) checkRole(src Source, r Role, layer int) error {
 	has := c.Has(r, layer)
 	if c.sharedKV(r, layer) {
 		return nil // some files have tensors that the layer does not use
+	}
+	if !has && c.twin(r, layer) {
+		return nil
 	}
 	if !has {
 		weight = nil

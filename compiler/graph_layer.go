@@ -20,6 +20,9 @@ func (s *state) attention(p *program, l *layerPlan, x, y, angles, turn *value) (
 	if l.config.Mixer == arch.GatedDelta {
 		return s.gatedDelta(p, l, x, y)
 	}
+	if l.config.Mixer == arch.Mamba2 {
+		return s.mamba(p, l, x, y)
+	}
 	if c.Latent.KVRank > 0 {
 		return s.latentAttention(p, l, x, y, angles, turn)
 	}

@@ -112,7 +112,7 @@ type layerPlan struct {
 	tables           uint32 // offset of the layer's page tables in the step block of a pooled table
 	k, v             *value
 	state            *value // of the convolution of a layer with recurrent state, which has no K and V
-	matrix           *value // of the gated delta rule
+	matrix           *value // of the gated delta rule or the selective state space
 	config           arch.Layer
 }
 

@@ -16,13 +16,15 @@ import (
 const stateBudget = 256 << 20
 
 // stateSizes returns the elements of the states of a layer: of its convolution, and of the gated delta
-// rule. They are 0 for what the layer does not have.
+// rule or the selective state space. They are 0 for what the layer does not have.
 func (s *state) stateSizes(layer int) (conv, matrix int) {
-	switch d := &s.cfg.Delta; s.cfg.Layer[layer].Mixer {
+	switch d, m := &s.cfg.Delta, &s.cfg.Mamba; s.cfg.Layer[layer].Mixer {
 	case arch.ShortConv:
 		conv = (s.cfg.ConvTaps - 1) * s.cfg.Width
 	case arch.GatedDelta:
 		conv, matrix = (s.cfg.ConvTaps-1)*(2*d.KeyHeads*d.KeyDim+d.Heads*d.ValueDim), d.Heads*d.ValueDim*d.KeyDim
+	case arch.Mamba2:
+		conv, matrix = (s.cfg.ConvTaps-1)*(m.Heads*m.HeadDim+2*m.Groups*m.State), m.Heads*m.HeadDim*m.State
 	}
 	return conv, matrix
 }

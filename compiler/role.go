@@ -51,6 +51,11 @@ const (
 	roleDeltaNorm
 	roleDeltaGate
 	roleDeltaOut
+	roleMambaIn
+	roleMambaScan
+	roleMambaNorm
+	roleMambaOut
+	roleMambaResidual
 	roleAttnResidual
 
 	roleFFNNorm
@@ -113,6 +118,7 @@ var roleNames = [roles]string{
 	roleO: "attn.o", roleAttnPostNorm: "attn.post_norm", roleAttnResidual: "attn.residual",
 	roleConvIn: "conv.in", roleConv: "conv.conv", roleConvOut: "conv.out",
 	roleDeltaIn: "delta.in", roleDeltaGates: "delta.gates", roleDeltaZ: "delta.z", roleDeltaRule: "delta.rule", roleDeltaNorm: "delta.norm",
+	roleMambaIn: "mamba.in", roleMambaScan: "mamba.scan", roleMambaNorm: "mamba.norm", roleMambaOut: "mamba.out", roleMambaResidual: "mamba.residual",
 	roleDeltaGate: "delta.gate", roleDeltaOut: "delta.out", roleQGate: "attn.q_gate", roleGateMul: "attn.gate",
 
 	roleFFNNorm: "ffn.norm", roleGate: "ffn.gate", roleUp: "ffn.up", roleGateUp: "ffn.gate_up",

@@ -34,6 +34,7 @@ constant uint SEQUENCES [[function_constant(PIANOLA_FC_SEQUENCES)]]; // which se
 constant uint SEGMENTS [[function_constant(PIANOLA_FC_SEGMENTS)]]; // 1 if the sums of segments of the columns are added in order, as by gemm_few
 constant uint CONV [[function_constant(PIANOLA_FC_CONV)]]; // input and output of the convolution
 constant uint DECAY [[function_constant(PIANOLA_FC_DECAY)]]; // form of the weights of the decay
+constant uint GATE [[function_constant(PIANOLA_FC_GATE)]]; // order of a gate and a norm
 
 // The weight type, or its family if it has one.
 constant uint WTYPE_FAMILY = WTYPE < PIANOLA_FAMILIES ? WTYPE : WTYPE & PIANOLA_FAMILY_MASK;

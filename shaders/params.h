@@ -59,6 +59,9 @@
 #define PIANOLA_KERNEL_SCALE_ROWS 43
 #define PIANOLA_KERNEL_DELTA_RULE 44
 #define PIANOLA_KERNEL_SIGMOID_MUL 45
+#define PIANOLA_KERNEL_SSM_SCAN 46
+#define PIANOLA_KERNEL_GATED_NORM 47
+#define PIANOLA_KERNEL_SCALE_COLUMNS 48
 
 // Numbers of function constants, and their named values.
 #define PIANOLA_FC_WTYPE 0
@@ -88,6 +91,7 @@
 #define PIANOLA_FC_SEGMENTS 24
 #define PIANOLA_FC_CONV 25
 #define PIANOLA_FC_DECAY 26
+#define PIANOLA_FC_GATE 27
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
 #define PIANOLA_ACT_F16 2
@@ -140,6 +144,9 @@
 #define PIANOLA_CONV_SILU 1
 #define PIANOLA_DECAY_LOG 0
 #define PIANOLA_DECAY_NEGATIVE 1
+#define PIANOLA_GATE_ALONE 0
+#define PIANOLA_GATE_BEFORE 1
+#define PIANOLA_GATE_AFTER 2
 #define PIANOLA_WTYPE_F32 1
 #define PIANOLA_WTYPE_F16 2
 #define PIANOLA_WTYPE_BF16 3
@@ -726,6 +733,39 @@ typedef struct pianola_sigmoid_mul_params {
     uint32_t gate_stride; // elements from one row of gate to the next
 } pianola_sigmoid_mul_params;
 PIANOLA_ASSERT_SIZE(pianola_sigmoid_mul_params, 8);
+
+// The selective state space of Mamba-2. A row of x consists of X of heads heads with head_dim elements, and of B and C of groups groups with state_dim elements. Head h uses B and C of group h / (heads/groups). Each head has a state S [head_dim, state_dim]. For each row, the step size d is log(1 + exp(steps[r, h] + w[1, h])), bounded to step_min..step_max, and S decays: S *= exp(-rate * d), where rate = exp(w[0, h]) if decay == log, and -w[0, h] if decay == negative. Then S += (d * X) B^T, and out[r, h] = S C + w[2, h] * X. The state at position p, which depends on the rows before p, is zeros if p == 0. Otherwise it is in entry live + (p/64) mod saved if p is a multiple of 64, and in entry p mod live if not. The kernel reads the state at pos and stores the states at the multiples of 64 that the active rows reach, the state after the last active row, and with each == 1 the state after every active row.
+typedef struct pianola_ssm_scan_params {
+    uint32_t heads; // heads of X
+    uint32_t groups; // groups of B and C, a divisor of heads
+    uint32_t head_dim; // elements of a head of X
+    uint32_t state_dim; // elements of a group of B and C
+    uint32_t x_stride; // elements from one row of x to the next
+    uint32_t step_stride; // elements from one row of steps to the next
+    float step_min; // smallest step size
+    float step_max; // largest step size
+    uint32_t group; // elements of a head of X that a threadgroup computes
+    uint32_t live; // entries of states at positions that are no borders
+    uint32_t saved; // entries of states at borders
+    uint32_t each; // 1 if the state after each row is stored; 0: at borders and after the last row
+} pianola_ssm_scan_params;
+PIANOLA_ASSERT_SIZE(pianola_ssm_scan_params, 48);
+
+// The gate of a row and the RMS norm of its groups, with silu(g) = g * sigmoid(g). If gate == alone, x[r] *= silu(gate[r]). If gate == before, x[r] = w * norm(x[r] * silu(gate[r])). If gate == after, x[r] = w * norm(x[r]) * silu(gate[r]). Each group of n elements has a norm of its own.
+typedef struct pianola_gated_norm_params {
+    uint32_t n; // elements of a group
+    uint32_t groups; // groups of a row
+    uint32_t gate_stride; // elements from one row of gate to the next
+    float eps; // added to the mean square
+} pianola_gated_norm_params;
+PIANOLA_ASSERT_SIZE(pianola_gated_norm_params, 16);
+
+// x[r] *= w.
+typedef struct pianola_scale_columns_params {
+    uint32_t n; // columns
+    uint32_t stride; // elements from one row of x to the next
+} pianola_scale_columns_params;
+PIANOLA_ASSERT_SIZE(pianola_scale_columns_params, 8);
 
 // Bytes of threadgroup memory of kernels for which it depends on constants only.
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)

@@ -24,9 +24,10 @@ import (
 // of its tensors. Twenty are recurrent state: the blocks that have it, their sizes and the roles of their
 // tensors, and its slots.
 // Six are routers: the roles of biases and shared experts, and factors of Q. Eleven are what differs between
-// layers: sizes, the inputs of layers, and the roles of their tensors.
+// layers: sizes, the inputs of layers, and the roles of their tensors. Eight are Mamba-2 and the roles of its
+// tensors.
 const (
-	mostNames    = 906
+	mostNames    = 914
 	mostPackages = 13
 )
 

@@ -277,6 +277,58 @@ var subjects = []subject{
 			input:  map[string][]byte{"x": f32(normal(r, n*rows, scale(r))), "gate": f32(normal(r, (rows-1)*stride+n, pick(r, 1.0, 30)))},
 		}, map[string]tolerance{"x": {1, 2e-6, false}}
 	}},
+	{kernels.SSMScan, func(r *rand.Rand) (command, map[string]tolerance) {
+		groups, headDim, stateDim, rows := 1+r.IntN(3), pick(r, 1, 8, 30, 64), pick(r, 1, 16, 40, 128, 256), 1+r.IntN(pick(r, 3, 12, 70))
+		heads, ring := groups*(1+r.IntN(3)), randomRing(r)
+		columns := heads*headDim + 2*groups*stateDim
+		stride, stepStride := columns+r.IntN(9), heads+r.IntN(9)
+		rates, form := normal(r, heads, 1), uint32(r.IntN(2))
+		if form == decl.DecayNegative {
+			for i, v := range rates {
+				rates[i] = -float32(math.Exp(float64(v)))
+			}
+		}
+		return command{
+			specs: []uint32{form},
+			params: kernels.SSMScanParams{
+				Heads: uint32(heads), Groups: uint32(groups), HeadDim: uint32(headDim), StateDim: uint32(stateDim), XStride: uint32(stride), StepStride: uint32(stepStride),
+				StepMin: pick(r, 0, float32(0.1)), StepMax: pick(r, 2, float32(math.MaxFloat32)), Group: uint32(pick(r, 1, 8, 33)),
+				Live: uint32(ring.Live), Saved: uint32(ring.Saved), Each: uint32(r.IntN(2)),
+			},
+			second: pianolaSecond{index: uint32(pick(r, 0, 1, 63, 64, r.IntN(1000))), rows: uint32(rows)},
+			input: map[string][]byte{
+				"x": f32(normal(r, (rows-1)*stride+columns, 1)), "steps": f32(normal(r, (rows-1)*stepStride+heads, pick(r, 1.0, 1, 30))),
+				"w":     f32(append(rates, normal(r, 2*heads, 1)...)),
+				"state": f32(normal(r, ring.Entries()*heads*headDim*stateDim, 1)),
+			},
+		}, map[string]tolerance{"out": {headDim, 3e-5, false}, "state": {stateDim, 3e-5, false}}
+	}},
+	{kernels.GatedNorm, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, groups, rows, order := width(r), 1+r.IntN(3), 1+r.IntN(4), uint32(r.IntN(3))
+		stride := groups*n + r.IntN(9)
+		c := command{
+			specs:  []uint32{order},
+			params: kernels.GatedNormParams{N: uint32(n), Groups: uint32(groups), GateStride: uint32(stride), Eps: pick(r, float32(1e-6), 1e-2)},
+			second: pianolaSecond{rows: uint32(rows)},
+			input: map[string][]byte{
+				"x": f32(normal(r, groups*n*rows, scale(r))), "gate": f32(normal(r, (rows-1)*stride+groups*n, pick(r, 1.0, 30))), "w": f32(normal(r, groups*n, 1)),
+			},
+		}
+		if order == decl.GateAlone {
+			c.absent = []string{"w"}
+			delete(c.input, "w")
+		}
+		return c, map[string]tolerance{"x": {n, 6e-6, false}}
+	}},
+	{kernels.ScaleColumns, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, rows := width(r), 1+r.IntN(4)
+		stride := n + r.IntN(9)
+		return command{
+			params: kernels.ScaleColumnsParams{N: uint32(n), Stride: uint32(stride)},
+			second: pianolaSecond{rows: uint32(rows)},
+			input:  map[string][]byte{"x": f32(normal(r, (rows-1)*stride+n, scale(r))), "w": f32(normal(r, n, 1))},
+		}, nil
+	}},
 	{kernels.Embed, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, vocab, ring, rows := width(r), 1+r.IntN(9), 1+r.IntN(9), 1+r.IntN(4)
 		typ := pick(r, dtype.F32, dtype.F16, dtype.BF16)

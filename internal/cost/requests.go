@@ -104,6 +104,18 @@ func (v *view) requested(device string) requests {
 		r.loads[0] = 4 * v.rows * heads * values * (2*v.value("key_dim") + 32)
 		r.loads[1] = 4 * v.rows * heads * values * 64
 		r.loads[2] = 4 * heads * values * 64
+	case kernels.SSMScan: // each SIMD group reads B, C, its element of X and the step size of its head
+		heads, values := v.value("heads"), v.value("head_dim")
+		r.loads[0] = 4 * v.rows * heads * values * (2*v.value("state_dim") + 32)
+		r.loads[1] = 4 * v.rows * heads * values * 32
+		r.loads[2] = 4 * heads * values * 96
+	case kernels.GatedNorm: // the gate is read once, x once more by the norm
+		r.loads[2] *= v.rows
+		if v.value("gate") != decl.GateAlone {
+			r.loads[0] *= 2
+		}
+	case kernels.ScaleColumns:
+		r.loads[1] *= v.rows
 	case kernels.RoPEAttn:
 		v.ropeAttnRequests(&r)
 	case kernels.Attn:

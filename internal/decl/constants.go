@@ -19,6 +19,7 @@ var (
 	fromValues   = []string{"own", "one", "many"}
 	convValues   = []string{"gated", "silu"}
 	decayValues  = []string{"log", "negative"}
+	gateValues   = []string{"alone", "before", "after"}
 
 	activationValues = activation.Names()
 )
@@ -86,6 +87,13 @@ const (
 const (
 	DecayLog      = 0 // the weight is the logarithm of the rate of decay
 	DecayNegative = 1 // the weight is the negative rate of decay
+)
+
+// Values of the constant gate.
+const (
+	GateAlone  = 0 // there is no norm
+	GateBefore = 1 // the gate comes before the norm
+	GateAfter  = 2 // the gate comes after the norm
 )
 
 // Values of the constants stage1 to stage4. StageTemperature only determines the place of the
@@ -157,6 +165,7 @@ var (
 	constActivation = Constant{Name: "activation", Values: activationValues, Doc: "the activation function"}
 	constNorm       = Constant{Name: "norm", Flag: true, Doc: "1 if the sum is normalised"}
 	constDecay      = Constant{Name: "decay", Values: decayValues, Doc: "form of the weights of the decay"}
+	constGate       = Constant{Name: "gate", Values: gateValues, Doc: "order of a gate and a norm"}
 	constConv       = Constant{Name: "conv", Values: convValues, Doc: "input and output of the convolution"}
 )
 
@@ -166,7 +175,7 @@ var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
 	constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
 	constKV, constSinks, constActivation, constNorm, constLearned, constOver, constSequences, constSegments,
-	constConv, constDecay,
+	constConv, constDecay, constGate,
 }
 
 // Parameters of kernels that use the state of sequences.

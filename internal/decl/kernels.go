@@ -13,4 +13,5 @@ var Kernels = []Kernel{
 	causalConv,
 	routeScored, scaleRows,
 	deltaRule, sigmoidMul,
+	ssmScan, gatedNorm, scaleColumns,
 }

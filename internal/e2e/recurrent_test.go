@@ -29,6 +29,9 @@ func recurrentDirs(t *testing.T) map[string]string {
 	for name, m := range packed.Deltas() {
 		add("delta "+name, m)
 	}
+	for name, m := range packed.Granites() {
+		add("granite "+name, m)
+	}
 	return dirs
 }
 

@@ -68,6 +68,9 @@ const (
 	ScaleRows        decl.ID = 43
 	DeltaRule        decl.ID = 44
 	SigmoidMul       decl.ID = 45
+	SSMScan          decl.ID = 46
+	GatedNorm        decl.ID = 47
+	ScaleColumns     decl.ID = 48
 )
 
 // Bindings of embed.
@@ -2146,5 +2149,136 @@ func SigmoidMulParamsOf(c *table.Cmd) SigmoidMulParams {
 func (p SigmoidMulParams) Put(c *table.Cmd) {
 	putU32(c, 0, p.N)
 	putU32(c, 4, p.GateStride)
+	c.ParamSize = 8
+}
+
+// Bindings of ssm_scan.
+const (
+	SSMScanBindX     = 0 // r, [rows, heads*head_dim + 2*groups*state_dim] float32, rows x_stride apart
+	SSMScanBindSteps = 1 // r, [rows, heads] float32, rows step_stride apart
+	SSMScanBindW     = 2 // r, [3, heads] float32, weights of the decay, what is added to steps, and factors of X in the result
+	SSMScanBindOut   = 3 // w, [rows, heads, head_dim] float32
+	SSMScanBindState = 4 // rw, [live + saved, heads, head_dim, state_dim] float32
+)
+
+// Specialisation constants of ssm_scan.
+const (
+	SSMScanSpecDecay = 0 // form of the weights of the decay
+)
+
+// SSMScanParams are the parameters of ssm_scan.
+type SSMScanParams struct {
+	Heads      uint32  // heads of X
+	Groups     uint32  // groups of B and C, a divisor of heads
+	HeadDim    uint32  // elements of a head of X
+	StateDim   uint32  // elements of a group of B and C
+	XStride    uint32  // elements from one row of x to the next
+	StepStride uint32  // elements from one row of steps to the next
+	StepMin    float32 // smallest step size
+	StepMax    float32 // largest step size
+	Group      uint32  // elements of a head of X that a threadgroup computes
+	Live       uint32  // entries of states at positions that are no borders
+	Saved      uint32  // entries of states at borders
+	Each       uint32  // 1 if the state after each row is stored; 0: at borders and after the last row
+}
+
+// SSMScanParamsOf decodes the parameters of c, a command of kernel ssm_scan.
+func SSMScanParamsOf(c *table.Cmd) SSMScanParams {
+	return SSMScanParams{
+		Heads:      u32(c, 0),
+		Groups:     u32(c, 4),
+		HeadDim:    u32(c, 8),
+		StateDim:   u32(c, 12),
+		XStride:    u32(c, 16),
+		StepStride: u32(c, 20),
+		StepMin:    f32(c, 24),
+		StepMax:    f32(c, 28),
+		Group:      u32(c, 32),
+		Live:       u32(c, 36),
+		Saved:      u32(c, 40),
+		Each:       u32(c, 44),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p SSMScanParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.Heads)
+	putU32(c, 4, p.Groups)
+	putU32(c, 8, p.HeadDim)
+	putU32(c, 12, p.StateDim)
+	putU32(c, 16, p.XStride)
+	putU32(c, 20, p.StepStride)
+	putF32(c, 24, p.StepMin)
+	putF32(c, 28, p.StepMax)
+	putU32(c, 32, p.Group)
+	putU32(c, 36, p.Live)
+	putU32(c, 40, p.Saved)
+	putU32(c, 44, p.Each)
+	c.ParamSize = 48
+}
+
+// Bindings of gated_norm.
+const (
+	GatedNormBindX    = 0 // rw, [rows, groups, n] float32
+	GatedNormBindGate = 1 // r, [rows, groups, n] float32, rows gate_stride apart
+	GatedNormBindW    = 2 // r, [groups, n] float32
+)
+
+// Specialisation constants of gated_norm.
+const (
+	GatedNormSpecGate = 0 // order of a gate and a norm
+)
+
+// GatedNormParams are the parameters of gated_norm.
+type GatedNormParams struct {
+	N          uint32  // elements of a group
+	Groups     uint32  // groups of a row
+	GateStride uint32  // elements from one row of gate to the next
+	Eps        float32 // added to the mean square
+}
+
+// GatedNormParamsOf decodes the parameters of c, a command of kernel gated_norm.
+func GatedNormParamsOf(c *table.Cmd) GatedNormParams {
+	return GatedNormParams{
+		N:          u32(c, 0),
+		Groups:     u32(c, 4),
+		GateStride: u32(c, 8),
+		Eps:        f32(c, 12),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p GatedNormParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.N)
+	putU32(c, 4, p.Groups)
+	putU32(c, 8, p.GateStride)
+	putF32(c, 12, p.Eps)
+	c.ParamSize = 16
+}
+
+// Bindings of scale_columns.
+const (
+	ScaleColumnsBindX = 0 // rw, [rows, n] float32, rows stride apart
+	ScaleColumnsBindW = 1 // r, [n] float32
+)
+
+// ScaleColumnsParams are the parameters of scale_columns.
+type ScaleColumnsParams struct {
+	N      uint32 // columns
+	Stride uint32 // elements from one row of x to the next
+}
+
+// ScaleColumnsParamsOf decodes the parameters of c, a command of kernel scale_columns.
+func ScaleColumnsParamsOf(c *table.Cmd) ScaleColumnsParams {
+	return ScaleColumnsParams{
+		N:      u32(c, 0),
+		Stride: u32(c, 4),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p ScaleColumnsParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.N)
+	putU32(c, 4, p.Stride)
 	c.ParamSize = 8
 }

@@ -24,9 +24,10 @@ type recurrentCase struct {
 // recurrentCases returns commands for n rows.
 func recurrentCases(r *rand.Rand, n int, ring recurrent.Ring) map[string]recurrentCase {
 	const channels, taps, heads, keyHeads, keyDim, valueDim = 70, 4, 6, 2, 36, 20
+	const groups, headDim, stateDim = 2, 18, 24
 	live, saved := uint32(ring.Live), uint32(ring.Saved)
 	conv := kernels.CausalConvParams{N: channels, Taps: taps, XStride: 3 * channels, Group: 32, Live: live, Saved: saved}
-	columns := 2*keyHeads*keyDim + heads*valueDim
+	columns, scanned := 2*keyHeads*keyDim+heads*valueDim, heads*headDim+2*groups*stateDim
 	return map[string]recurrentCase{
 		"gated conv": {
 			kernel: kernels.CausalConv, specs: []uint32{decl.ConvGated, 0}, params: conv, missing: []string{"bias"}, rows: map[string]int{"x": 3 * channels}, out: channels,
@@ -43,6 +44,14 @@ func recurrentCases(r *rand.Rand, n int, ring recurrent.Ring) map[string]recurre
 				Live: live, Saved: saved,
 			},
 			input: map[string][]float32{"x": random(r, n*columns, 1), "gates": random(r, 2*n*heads, 1), "w": random(r, 2*heads, 1)},
+		},
+		"scan": {
+			kernel: kernels.SSMScan, specs: []uint32{decl.DecayLog}, rows: map[string]int{"x": scanned, "steps": heads}, out: heads * headDim,
+			params: kernels.SSMScanParams{
+				Heads: heads, Groups: groups, HeadDim: headDim, StateDim: stateDim, XStride: uint32(scanned), StepStride: heads, StepMin: 0.1, StepMax: 1.5, Group: 8,
+				Live: live, Saved: saved,
+			},
+			input: map[string][]float32{"x": random(r, n*scanned, 1), "steps": random(r, n*heads, 1), "w": random(r, 3*heads, 1)},
 		},
 	}
 }

@@ -5,7 +5,7 @@ import "strings"
 // initialisms are written in capitals in Go names.
 var initialisms = map[string]string{
 	"gemv": "GEMV", "gemm": "GEMM", "rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "qk": "QK", "kv": "KV",
-	"silu": "SiLU", "ids": "IDs", "wtype": "WType", "rope": "RoPE",
+	"silu": "SiLU", "ids": "IDs", "wtype": "WType", "rope": "RoPE", "ssm": "SSM",
 }
 
 // camel returns the Go name of a name in snake case.

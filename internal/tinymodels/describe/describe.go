@@ -102,7 +102,11 @@ func (l *tensorList) role(r arch.Role, layer int) {
 	switch {
 	case r == arch.DeltaRate || r == arch.DeltaShift:
 		mean, std = -1, 0.7
-	case r == arch.DeltaNorm || r == arch.LayerScale:
+	case r == arch.MambaRate:
+		mean, std = 0.5, 0.7
+	case r == arch.MambaShift:
+		mean, std = -1, 1
+	case r == arch.DeltaNorm || r == arch.LayerScale || r == arch.MambaSkip:
 		mean = 1
 	case r == arch.Conv:
 		shape, std = []uint64{shape[0], 1, shape[1]}, 0.6

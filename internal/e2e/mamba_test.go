@@ -1,0 +1,150 @@
+package e2e_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/pianola-engine/pianola/internal/packed"
+)
+
+// scaled returns x times factor.
+func scaled(x []float64, factor float64) []float64 {
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i] = v * factor
+	}
+	return y
+}
+
+// selective computes Mamba-2 layers from the definition.
+type selective struct {
+	packed.Selective
+	m floats64
+	// finish returns the result of the gate z and the norm of a row.
+	finish func(y, z []float64) []float64
+	// factors multiply z, X, B, C and the step sizes.
+	factors [5]float64
+}
+
+// layer returns the outputs of a layer for the normalised rows.
+func (s *selective) layer(rows [][]float64, in func(name string) string) [][]float64 {
+	inner, channels := s.Inner(), s.Channels()
+	states := make([]float64, inner*s.State) // [head][element][column]
+	var inputs, outs [][]float64
+	w, bias := s.m[in("conv1d.weight")].Values, s.m[in("conv1d.bias")].Values
+	ends := []int{inner, 2 * inner, 2*inner + s.Groups*s.State, inner + channels, inner + channels + s.StateHeads}
+	for p, y := range rows {
+		all, part := s.m.times(in("in_proj"), y), 0
+		for i := range all {
+			for i >= ends[part] {
+				part++
+			}
+			all[i] *= s.factors[part]
+		}
+		inputs = append(inputs, all[inner:][:channels])
+		x := make([]float64, channels)
+		for i := range x {
+			if bias != nil {
+				x[i] = float64(bias[i])
+			}
+			for t := range s.Taps {
+				if from := p - s.Taps + 1 + t; from >= 0 {
+					x[i] += float64(w[i*s.Taps+t]) * inputs[from][i]
+				}
+			}
+			x[i] *= sigmoid(x[i])
+		}
+		out := make([]float64, inner)
+		for h := range s.StateHeads {
+			step := math.Log1p(math.Exp(all[inner+channels+h] + float64(s.m[in("dt_bias")].Values[h])))
+			keep := math.Exp(-math.Exp(float64(s.m[in("A_log")].Values[h])) * step)
+			b := x[inner+h/(s.StateHeads/s.Groups)*s.State:][:s.State]
+			c := x[inner+(s.Groups+h/(s.StateHeads/s.Groups))*s.State:][:s.State]
+			for i := h * s.StateHeadDim; i < (h+1)*s.StateHeadDim; i++ {
+				out[i] = float64(s.m[in("D")].Values[h]) * x[i]
+				for j := range s.State {
+					state := &states[i*s.State+j]
+					*state = *state*keep + step*x[i]*b[j]
+					out[i] += *state * c[j]
+				}
+			}
+		}
+		outs = append(outs, s.m.times(in("out_proj"), s.finish(out, all[:inner])))
+	}
+	return outs
+}
+
+// siluTimes returns y times silu(z).
+func siluTimes(y, z []float64) []float64 {
+	out := make([]float64, len(y))
+	for i, v := range y {
+		out[i] = v * z[i] * sigmoid(z[i])
+	}
+	return out
+}
+
+// attention returns the outputs of an attention layer for the normalised rows. Q·K is multiplied by
+// scale, and half pairs of each head of n elements are rotated.
+func (m floats64) attention(rows [][]float64, in func(name string) string, n, half int, theta, scale float64) (outs [][]float64) {
+	var q, k, v [][]float64
+	for p, y := range rows {
+		q = append(q, scaled(turn(m.times(in("q_proj"), y), n, half, p, theta), scale*math.Sqrt(float64(n))))
+		k = append(k, turn(m.times(in("k_proj"), y), n, half, p, theta))
+		v = append(v, m.times(in("v_proj"), y))
+	}
+	for _, y := range attend(q, k, v, n) {
+		outs = append(outs, m.times(in("o_proj"), y))
+	}
+	return outs
+}
+
+// graniteLogits computes the logits after a prompt from the definition of Granite 4.
+func graniteLogits(c *packed.Granite, ids []int32) []float64 {
+	m := floats64(c.Tensors)
+	rows, head := m.embed(ids, c.Width), c.Width/c.Heads
+	for p := range rows {
+		rows[p] = scaled(rows[p], c.Embed)
+	}
+	for l, kind := range c.Types {
+		in := func(block string) func(name string) string {
+			return func(name string) string { return fmt.Sprintf("model.layers.%d.%s%s", l, block, name) }
+		}
+		own := in("")
+		normed := make([][]float64, len(rows))
+		for p, x := range rows {
+			normed[p] = m.norm(own("input_layernorm"), x, c.Width, c.Eps)
+		}
+		var outs [][]float64
+		if kind == "mamba" {
+			finish := func(y, z []float64) []float64 { return m.norm(own("mamba.norm"), siluTimes(y, z), c.Inner(), c.Eps) }
+			s := selective{c.Selective, m, finish, [5]float64{1, 1, 1, 1, 1}}
+			outs = s.layer(normed, in("mamba."))
+		} else {
+			half := 0
+			if c.Rope {
+				half = head / 2
+			}
+			outs = m.attention(normed, in("self_attn."), head, half, c.Theta, c.Attn)
+		}
+		for p := range rows {
+			rows[p] = plus(rows[p], scaled(outs[p], c.Residual))
+			both := m.times(own("shared_mlp.input_linear"), m.norm(own("post_attention_layernorm"), rows[p], c.Width, c.Eps))
+			rows[p] = plus(rows[p], scaled(m.times(own("shared_mlp.output_linear"), siluTimes(both[c.FF:], both[:c.FF])), c.Residual))
+		}
+	}
+	return scaled(m.times("lm_head", m.norm("model.norm", rows[len(rows)-1], c.Width, c.Eps)), 1/c.Logits)
+}
+
+// TestGranite compares models of Granite 4 with the definition.
+func TestGranite(t *testing.T) {
+	for name, c := range packed.Granites() {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := c.Write(dir); err != nil {
+				t.Fatal(err)
+			}
+			checkDefinition(t, dir, latentPrompt(90), func(ids []int32) []float64 { return graniteLogits(c, ids) })
+		})
+	}
+}
