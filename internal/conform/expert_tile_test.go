@@ -27,11 +27,9 @@ type expertTiles struct {
 // TestExpertTiles compares the kernels that group the rows of a chunk by expert with the CPU device, their
 // products with float64, and a row with the same row alone.
 func TestExpertTiles(t *testing.T) {
-	o := checked
-	o.Apple = true
-	e := builds.Get(t, o)
 	for i, typ := range slices.DeleteFunc(types(), func(t dtype.Type) bool { return t == dtype.F32 }) {
 		t.Run(typ.String(), func(t *testing.T) {
+			e := typed(t, typ, true)
 			for seed := range exhaustive.Pick(uint64(8), 2) {
 				r := rand.New(rand.NewPCG(seed, 40+uint64(i)))
 				elems, _ := typ.Block()

@@ -36,7 +36,7 @@ func both(t *testing.T, e *emu.Program, c command, r *rand.Rand, seed uint64, th
 func TestExperts(t *testing.T) {
 	e := builds.Get(t, checked)
 	t.Run("route", func(t *testing.T) { testRoute(t, e) })
-	t.Run("products", func(t *testing.T) { testExpertProducts(t, e) })
+	t.Run("products", func(t *testing.T) { testExpertProducts(t) })
 	t.Run("sum", func(t *testing.T) { testExpertSum(t, e) })
 	t.Run("clamped", func(t *testing.T) { testClamped(t, e) })
 }
@@ -99,11 +99,12 @@ func testRoute(t *testing.T, e *emu.Program) {
 
 // testExpertProducts compares products of all weight types with the CPU device and with
 // float64.
-func testExpertProducts(t *testing.T, e *emu.Program) {
+func testExpertProducts(t *testing.T) {
 	for _, typ := range dtype.All() {
 		if !typ.Quantized() && typ > dtype.BF16 || !compiled(typ) {
 			continue
 		}
+		e := typed(t, typ, false)
 		elems, _ := typ.Block()
 		for seed := range exhaustive.Pick(uint64(6), 1) {
 			r := rand.New(rand.NewPCG(seed, 22+uint64(typ)))

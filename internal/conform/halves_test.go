@@ -265,8 +265,8 @@ func (c *halvesCase) command(bias bool, layout dtype.Layout, stride int) command
 // TestGEMMHalves compares the products of gemm_halves and gemm_few with those of the CPU device and
 // with float64, and a row with the same row among others of the same shape.
 func TestGEMMHalves(t *testing.T) {
-	e := builds.Get(t, checked)
 	for seed, p := range halvesCases() {
+		e := typed(t, p.t, false)
 		seed := uint64(seed)
 		r := rand.New(rand.NewPCG(seed, 18))
 		typ, rows, in, out := p.t, p.rows, p.in, p.out

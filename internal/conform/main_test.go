@@ -13,19 +13,31 @@ import (
 // builds caches the emulators, because building one takes a minute.
 var builds emu.Builds
 
-// fast selects the emulator that runs fastest, and checked the one with the sanitizers. A sample
-// uses one emulator for both, which has no sanitizers and only some weight types.
+// fast selects the emulator that runs fastest, and checked the one with the sanitizers, which has a
+// sample of the weight types, because its build takes several times as long. A sample uses one
+// emulator for both, which has no sanitizers and only some weight types.
 var (
 	fast    = emu.Options{Sample: !exhaustive.On}
-	checked = emu.Options{Sanitize: exhaustive.On, Sample: !exhaustive.On}
+	checked = emu.Options{Sanitize: exhaustive.On, Sample: true}
 )
 
-// appleFast and appleChecked are the same in Apple's configuration. They always have a sample of the
-// weight types, because the code that depends on types is the same in both configurations.
+// appleFast and appleChecked are the same in Apple's configuration.
 var (
-	appleFast    = emu.Options{Apple: true, Sample: true}
+	appleFast    = emu.Options{Apple: true, Sample: !exhaustive.On}
 	appleChecked = emu.Options{Apple: true, Sanitize: exhaustive.On, Sample: true}
 )
+
+// typed returns the emulator for commands with weights of a type: the one with the sanitizers if it
+// has the type, and otherwise the fast one.
+func typed(t *testing.T, typ dtype.Type, apple bool) *emu.Program {
+	t.Helper()
+	o := checked
+	if o.Apple = apple; !emu.Sampled(typ) {
+		o = fast
+		o.Apple = apple
+	}
+	return builds.Get(t, o)
+}
 
 // configurations are the emulators of the two configurations. Tests of random commands use them by turns, so
 // that the second configuration costs no time but that of its build.
@@ -46,9 +58,10 @@ func (c configurations) at(seed uint64) *emu.Program {
 }
 
 // of returns the emulator for a command with weights of a type.
-func (c configurations) of(t dtype.Type, seed uint64) *emu.Program {
-	if !emu.Sampled(t) {
-		return c.shared
+func (c configurations) of(t *testing.T, typ dtype.Type, seed uint64) *emu.Program {
+	t.Helper()
+	if !emu.Sampled(typ) {
+		return typed(t, typ, false)
 	}
 	return c.at(seed)
 }

@@ -74,7 +74,7 @@ func TestPacked(t *testing.T) {
 			})
 		}, false},
 	)
-	p := builds.Get(t, emu.Options{Apple: true, Sample: !exhaustive.On}) // the tables are for an Apple chip
+	p := builds.Get(t, appleFast) // the tables are for an Apple chip
 	// The sample has tiles, rows, and both kinds of families.
 	list = exhaustive.Pick(list, slices.DeleteFunc(slices.Clone(list), func(c one) bool {
 		return !slices.Contains([]string{"3 bits/32/BF16", "8 bits/64/F16", "fp8"}, c.name)

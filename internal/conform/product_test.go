@@ -354,7 +354,7 @@ func TestTiledGEMV(t *testing.T) {
 				if p.silu || p.norm || p.merge.splits > 0 {
 					device, exact = 1e-2, 8e-2
 				}
-				p.check(t, e.of(typ, seed), seed, pick(r, 32, 64, 96, 192, 256), device, exact)
+				p.check(t, e.of(t, typ, seed), seed, pick(r, 32, 64, 96, 192, 256), device, exact)
 			}
 		})
 	}
@@ -379,7 +379,7 @@ func TestRowsGEMV(t *testing.T) {
 					p.in = pick(r, 1, 7, 8, 32, 100, 256, 264, 1016, 2056, 4100, 4352)
 				}
 				p.kindOf(r)
-				p.check(t, e.of(typ, seed), seed, pick(r, 32, 64, 96, 192, 256), 2e-5, 2e-5)
+				p.check(t, e.of(t, typ, seed), seed, pick(r, 32, 64, 96, 192, 256), 2e-5, 2e-5)
 			}
 		})
 	}
@@ -417,7 +417,7 @@ func TestGEMM(t *testing.T) {
 							device, exact = 1e-2, 8e-2
 						}
 					}
-					p.check(t, e.of(typ, seed), seed, pick(r, 32, 64, 256), device, exact)
+					p.check(t, e.of(t, typ, seed), seed, pick(r, 32, 64, 256), device, exact)
 				}
 			})
 		}
@@ -464,7 +464,7 @@ func TestEmbedTypes(t *testing.T) {
 						tol = map[string]tolerance{"out": {n, 1e-6, false}}
 					}
 					for _, o := range []emu.Order{emu.Forward, emu.Random} {
-						got := c.emulated(t, e.of(typ, seed), tab, contents, launch{threads: pick(r, 32, 256), extra: 1, order: o, seed: seed})
+						got := c.emulated(t, e.of(t, typ, seed), tab, contents, launch{threads: pick(r, 32, 256), extra: 1, order: o, seed: seed})
 						if err := compare(k, got, want, tol); err != nil {
 							t.Fatalf("seed %d: %+v: %v", seed, c.params, err)
 						}

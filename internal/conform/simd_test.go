@@ -59,14 +59,12 @@ func (p *simdProduct) command(m *matrix, x []byte, stride int, b, y []float32) c
 // with float64, for every weight type, and a row in one shape of threadgroups with the same row among
 // other rows in another shape.
 func TestSIMDProducts(t *testing.T) {
-	o := checked
-	o.Apple = true
-	e := builds.Get(t, o)
 	for _, typ := range types() {
 		if typ == dtype.F32 {
 			continue
 		}
 		t.Run(typ.String(), func(t *testing.T) {
+			e := typed(t, typ, true)
 			for seed := range exhaustive.Pick(uint64(20), 10) {
 				r := rand.New(rand.NewPCG(seed, uint64(typ)))
 				p := randomSIMD(r, typ)
