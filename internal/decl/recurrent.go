@@ -76,7 +76,7 @@ var deltaRule = Kernel{
 	Second:   []Second{secondPos, secondRows},
 	Specs:    []Constant{constDecay},
 	Optional: []string{"each", "tiled"},
-	Worker:   "4*(value_dim*key_dim + 2*key_dim)", // a head's state, and q and k
+	Worker:   "4*(value_dim*key_dim + 32*key_dim + 32)", // a head's state, and k, q and the gates of 16 rows
 }
 
 // sigmoidMul declares the gate of attention's output.

@@ -27,6 +27,15 @@ func (s *states) stored(position, end int) bool {
 	return s.each || position == end || position%recurrent.Border == 0
 }
 
+// next returns the first position after another one whose state is stored by a program whose active
+// rows end at end.
+func (s *states) next(position, end int) int {
+	if s.each {
+		return position + 1
+	}
+	return min((position/recurrent.Border+1)*recurrent.Border, end)
+}
+
 // convGroup is the largest number of channels that are computed together.
 const convGroup = 512
 

@@ -2,12 +2,16 @@ package cpu
 
 import (
 	"math"
+	"slices"
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// deltaRule implements delta_rule. A unit is a head, of which it computes all rows, one after another.
+// deltaBlock is the number of rows of input that are normalised and applied to the state together.
+const deltaBlock = 16
+
+// deltaRule implements delta_rule. A unit is a part of a head's state, for which it computes all rows.
 type deltaRule struct {
 	ops                         *ops
 	heads, keyHeads             int
@@ -17,6 +21,7 @@ type deltaRule struct {
 	tiled, negative             bool
 	states                      states
 	x, gates, rates, shift, out []float32
+	ones                        []float32
 }
 
 func newDeltaRule(b *binder) (kernel, error) {
@@ -32,14 +37,29 @@ func newDeltaRule(b *binder) (kernel, error) {
 	if w := b.f32(kernels.DeltaRuleBindW); len(w) == 2*k.heads {
 		k.rates, k.shift = w[:k.heads], w[k.heads:]
 	}
+	if b.err == nil {
+		k.ones = slices.Repeat([]float32{1}, k.keyDim)
+	}
 	return k, b.err
 }
 
-func (k *deltaRule) units(*worker) int { return k.heads }
+// parts returns the number of units of a head: with more, each normalises the keys again; with fewer,
+// workers would have nothing to do.
+func (k *deltaRule) parts(w *worker) int {
+	parts := 1
+	for k.heads*parts < 4*len(w.team.workers) && k.valueDim >= 32*parts {
+		parts *= 2
+	}
+	return parts
+}
+
+func (k *deltaRule) units(w *worker) int { return k.heads * k.parts(w) }
 
 func (k *deltaRule) run(w *worker, lo, hi int) {
-	for h := lo; h < hi; h++ {
-		k.head(w, h)
+	parts := k.parts(w)
+	for u := lo; u < hi; u++ {
+		part := u % parts
+		k.head(w, u/parts, k.valueDim*part/parts, k.valueDim*(part+1)/parts)
 	}
 }
 
@@ -51,52 +71,54 @@ func (k *deltaRule) keyHead(h int) int {
 	return h / (k.heads / k.keyHeads)
 }
 
-// head computes all rows of a head. The state after a row that is stored is computed in its entry, from
-// which the next row takes it; that after another row is in the worker's memory.
-func (k *deltaRule) head(w *worker, h int) {
-	size, position := k.valueDim*k.keyDim, int(w.index)
+// head computes all rows for the values lo to hi-1 of a head. The state after a row that is stored is
+// computed in its entry, from which the next row takes it; that after another row is in the worker's memory.
+func (k *deltaRule) head(w *worker, h, lo, hi int) {
+	position, end := int(w.index), int(w.index)+w.rows
 	mem := float32s(w.scratch)
-	own, q, key := mem[:size], mem[size:][:k.keyDim], mem[size+k.keyDim:][:k.keyDim]
-	state := own
+	own, mem := mem[:(hi-lo)*k.keyDim], mem[k.valueDim*k.keyDim:]
+	kq, gates := mem[:2*deltaBlock*k.keyDim], mem[2*deltaBlock*k.keyDim:]
+	at := func(position int) []float32 { return k.states.at(position)[(h*k.valueDim+lo)*k.keyDim:][:len(own)] }
+	d := deltaRows{keys: k.keyDim, from: own, valueStride: k.stride, outStride: k.heads * k.valueDim, once: w.rows == 1}
 	if position == 0 {
 		clear(own)
 	} else {
-		state = k.states.at(position)[h*size:][:size]
+		d.from = at(position)
 	}
 	rate := -k.rates[h]
 	if !k.negative {
 		rate = exp(k.rates[h])
 	}
-	for r := range w.rows {
-		x := k.x[r*k.stride:]
-		at := k.keyHead(h) * k.keyDim
-		k.unit(q, x[at:], float32(1/math.Sqrt(float64(k.keyDim))))
-		k.unit(key, x[k.keyHeads*k.keyDim+at:], 1)
-		gates := k.gates[r*k.gateStride:]
-		keep := exp(-float32(rate * softplus(gates[k.heads+h]+k.shift[h])))
-		beta := 1 / (1 + exp(-gates[h]))
-		to := own
-		if next := position + r + 1; k.states.stored(next, position+w.rows) {
-			to = k.states.at(next)[h*size:][:size]
+	for r := 0; r < w.rows; r += d.n {
+		d.n = min(k.states.next(position+r, end)-position-r, deltaBlock)
+		if d.to = own; k.states.stored(position+r+d.n, end) {
+			d.to = at(position + r + d.n)
 		}
-		values, out := x[2*k.keyHeads*k.keyDim+h*k.valueDim:], k.out[(r*k.heads+h)*k.valueDim:]
-		for i := range k.valueDim {
-			from, row := state[i*k.keyDim:][:k.keyDim], to[i*k.keyDim:][:k.keyDim]
-			delta := float32((values[i] - float32(keep*k.ops.dot(key, from))) * beta)
-			k.ops.decay(row, from, key, keep, delta)
-			out[i] = k.ops.dot(q, row)
+		for i := range d.n {
+			k.keys(kq[2*i*k.keyDim:][:2*k.keyDim], r+i, h)
+			g := k.gates[(r+i)*k.gateStride:]
+			gates[2*i] = exp(-float32(rate * softplus(g[k.heads+h]+k.shift[h])))
+			gates[2*i+1] = 1 / (1 + exp(-g[h]))
 		}
-		state = to
+		d.kq, d.gates = kq, gates
+		d.values, d.out = k.x[r*k.stride+2*k.keyHeads*k.keyDim+h*k.valueDim+lo:], k.out[(r*k.heads+h)*k.valueDim+lo:]
+		k.ops.delta(&d)
+		d.from = d.to
 	}
+}
+
+// keys sets kq to the normalised k and q of a head at a row.
+func (k *deltaRule) keys(kq []float32, row, h int) {
+	x := k.x[row*k.stride+k.keyHead(h)*k.keyDim:]
+	k.unit(kq[:k.keyDim], x[k.keyHeads*k.keyDim:], 1)
+	k.unit(kq[k.keyDim:], x, float32(1/math.Sqrt(float64(k.keyDim))))
 }
 
 // unit sets y to x divided by its length, times scale.
 func (k *deltaRule) unit(y, x []float32, scale float32) {
 	x = x[:len(y)]
 	scale *= float32(1 / math.Sqrt(float64(k.ops.dot(x, x)+k.eps)))
-	for i, v := range x {
-		y[i] = v * scale
-	}
+	k.ops.scaleMul(y, x, k.ones, scale)
 }
 
 // softplus returns log(1 + e^x).

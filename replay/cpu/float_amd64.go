@@ -102,6 +102,9 @@ func scaleMaxAVX512(s *float32, scale float32, n int) float32
 func softenAVX512(scores *float32, stride, n int, scale float32, top, sum *float32, heads int, acc *float32, d int, c *[14]float32)
 
 //go:noescape
+func deltaAVX512(to, from, kq, gates, values, out *float32, shape *int)
+
+//go:noescape
 func accumulateAVX2(acc *[lanes]float32, a, b *float32, steps int)
 
 //go:noescape
@@ -147,7 +150,7 @@ func floatAVX512(o *ops) {
 		o.float[t] = streamed(t, stream, o.float[t])
 	}
 	o.expSub, o.siluMul, o.geluMul, o.scaleMax = expSub512, siluMul512, geluMul512, scaleMax512
-	o.soften = o.soften512()
+	o.soften, o.delta = o.soften512(), o.deltaAssembled(deltaAVX512, 4)
 	scaled := []scaledLoop{1: addScaledF16x1AVX512, 2: addScaledF16x2AVX512, 4: addScaledF16x4AVX512, 6: addScaledF16x6AVX512}
 	pairs, all := scaledAssembled(scaled[:3]), scaledAssembled(scaled)
 	o.addScaledF16 = func(acc []float32, n int, v []byte, m int, w []float32, wStride int) {

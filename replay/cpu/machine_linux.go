@@ -20,9 +20,6 @@ func machineMemory() uint64 {
 	return (uint64(info.Totalram) + uint64(info.Totalswap)) * uint64(info.Unit)
 }
 
-// hugePage is the size of a huge page where pages have 4 KiB.
-const hugePage = 2 << 20
-
 // preferHuge asks for huge pages for b, which has not been written yet. Fewer pages take less
 // time to fill and to look up: a single thread reads about a tenth faster. A system without huge
 // pages ignores the request.

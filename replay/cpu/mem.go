@@ -15,6 +15,9 @@ import (
 // align is the alignment of all allocations: a cache line.
 const align = 64
 
+// hugePage is the size of a huge page where pages have 4 KiB.
+const hugePage = 2 << 20
+
 // allocate returns n zeroed, aligned bytes. It returns an error for more bytes than the machine
 // has.
 func allocate(n uint64) ([]byte, error) {
@@ -43,7 +46,7 @@ func within(b []byte, n uintptr) []byte {
 }
 
 // aligned reports whether b starts at a multiple of n, a power of two.
-func aligned(b []byte, n uintptr) bool {
+func aligned[T any](b []T, n uintptr) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%n == 0
 }
 

@@ -42,6 +42,8 @@ type ops struct {
 	scaleMul func(out, x, w []float32, scale float32)
 	// decay sets dst to keep*src + delta*k; all have the same length, and dst may be src.
 	decay func(dst, src, k []float32, keep, delta float32)
+	// delta applies the gated delta rule to rows of a state.
+	delta func(d *deltaRows)
 	// rotateHalves rotates the pairs x[i], high[i] by angles[2i], the cosine, and angles[2i+1],
 	// the sine. rotatePairs rotates the pairs x[2i], x[2i+1].
 	rotateHalves func(x, high, angles []float32)
@@ -131,7 +133,7 @@ func portable() *ops {
 		}
 	}
 	o.decodeFloats()
-	o.soften = o.softenAny()
+	o.soften, o.delta = o.softenAny(), o.deltaPlain
 	return o
 }
 

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -28,6 +29,11 @@ func recurrentCases(r *rand.Rand, n int, ring recurrent.Ring) map[string]recurre
 	live, saved := uint32(ring.Live), uint32(ring.Saved)
 	conv := kernels.CausalConvParams{N: channels, Taps: taps, XStride: 3 * channels, Group: 32, Live: live, Saved: saved}
 	columns, scanned := 2*keyHeads*keyDim+heads*valueDim, heads*headDim+2*groups*stateDim
+	const wideKeys, wideValues, wideStride = 48, 22, 2*keyHeads*48 + heads*22 + 3
+	falling := random(r, 2*heads, 1)
+	for i := range heads {
+		falling[i] = -float32(math.Abs(float64(falling[i])))
+	}
 	return map[string]recurrentCase{
 		"gated conv": {
 			kernel: kernels.CausalConv, specs: []uint32{decl.ConvGated, 0}, params: conv, missing: []string{"bias"}, rows: map[string]int{"x": 3 * channels}, out: channels,
@@ -52,6 +58,14 @@ func recurrentCases(r *rand.Rand, n int, ring recurrent.Ring) map[string]recurre
 				Live: live, Saved: saved,
 			},
 			input: map[string][]float32{"x": random(r, n*scanned, 1), "steps": random(r, n*heads, 1), "w": random(r, 3*heads, 1)},
+		},
+		"delta of whole vectors": {
+			kernel: kernels.DeltaRule, specs: []uint32{decl.DecayNegative}, rows: map[string]int{"x": wideStride, "gates": 2*heads + 1}, out: heads * wideValues,
+			params: kernels.DeltaRuleParams{
+				Heads: heads, KeyHeads: keyHeads, KeyDim: wideKeys, ValueDim: wideValues, XStride: wideStride, GateStride: 2*heads + 1, Eps: 1e-6, Tiled: 1, Group: 8,
+				Live: live, Saved: saved,
+			},
+			input: map[string][]float32{"x": random(r, n*wideStride, 1), "gates": random(r, n*(2*heads+1), 1), "w": falling},
 		},
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"slices"
 
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/replay"
@@ -77,9 +78,15 @@ func (d backend) Open() (s *session, size uint64, err error) {
 // Grow counts.
 func (d backend) reserve(s *session) (size uint64, err error) {
 	t, page := d.table, uint64(os.Getpagesize())
+	huge := func(s table.Slot) bool {
+		return s.Scope == table.ScopeSession && s.Kind == table.SlotState && s.Size >= hugePage
+	}
 	place := func(use func(slot int, at, size uint64)) (end uint64) {
 		for i := range t.Slots {
 			if n := t.Slots[i].Size; t.Slots[i].Scope == table.ScopeSession {
+				if huge(t.Slots[i]) {
+					end = (end + hugePage - 1) &^ (hugePage - 1)
+				}
 				use(i, end, n)
 				end += (n + page - 1) &^ (page - 1)
 			}
@@ -98,15 +105,25 @@ func (d backend) reserve(s *session) (size uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	block, release, err := reserve(int(end))
+	slack := uint64(0) // for the alignment of the block
+	if slices.ContainsFunc(t.Slots, huge) {
+		slack = 2 * hugePage
+	}
+	block, release, err := reserve(int(end + slack))
 	if err != nil {
 		return 0, fmt.Errorf("cpu: slots of the session: %w", err)
+	}
+	if slack > 0 {
+		block = within(block, hugePage)
 	}
 	s.release = release
 	s.mem = make([][]byte, len(t.Slots))
 	place(func(slot int, at, n uint64) {
 		s.mem[slot] = block[at:][:n:n]
 		size += n
+		if huge(t.Slots[slot]) {
+			preferHuge(s.mem[slot]) // a token reads and writes whole states
+		}
 		if d.touch {
 			touchPages(s.mem[slot])
 		}
