@@ -15,8 +15,9 @@ import (
 // attention describes an attention command, so that the host can compute its weights.
 type attention struct {
 	heads, kvHeads, dim int
-	stride              int // elements from one row of Q to the next
-	window              int // visible positions, or math.MaxInt
+	stride              int  // elements from one row of Q to the next
+	window              int  // visible positions, or math.MaxInt
+	chunked             bool // those that follow a multiple of window
 	scale, softCap      float64
 	cache               table.KVCache // of K
 
@@ -36,7 +37,7 @@ type attention struct {
 func attentionOf(t *table.Table, cmd int) (*attention, error) {
 	c := &t.Cmds[cmd]
 	k, ok := decl.Lookup(c.Kernel)
-	if !ok || k.Name != "attn" && k.Name != "attn_tile" && k.Name != "rope_attn" {
+	if !ok || k.Name != "attn" && k.Name != "attn_tile" && k.Name != "attn_chunk" && k.Name != "rope_attn" {
 		return nil, errors.New("it is not an attention command")
 	}
 	word := func(name string) int {
@@ -64,7 +65,7 @@ func attentionOf(t *table.Table, cmd int) (*attention, error) {
 		heads: word("heads"), kvHeads: word("kv_heads"), dim: int(spec("head_dim")), stride: word("q_stride"), window: math.MaxInt,
 		scale: float("scale"), softCap: float("soft_cap"), q: bind("q"), turn: bind("turn"), norm: bind("logits"),
 		half: word("half"), interleaved: spec("layout") == decl.LayoutInterleaved, learned: spec("learned") != 0,
-		fused: k.Name == "rope_attn", normed: spec("qk_norm") != 0, eps: float("eps"),
+		fused: k.Name == "rope_attn", chunked: k.Name == "attn_chunk", normed: spec("qk_norm") != 0, eps: float("eps"),
 	}
 	if spec("windowed") != 0 {
 		a.window = word("window")
@@ -133,6 +134,9 @@ func (a *attention) read(rows, seen int, read replay.Reader) (in attentionInput,
 // weigh sets w, [heads, seen], to the attention weights of a row.
 func (in *attentionInput) weigh(w []float32, row, seen int) {
 	first := max(0, seen-in.window)
+	if in.chunked {
+		first = (seen - 1) / in.window * in.window
+	}
 	for h := range in.heads {
 		q := make([]float64, in.dim)
 		for i, x := range in.q[row*in.stride+h*in.dim:][:in.dim] {

@@ -106,6 +106,7 @@ type Config struct {
 	QKNormRotated  bool   `json:",omitzero"` // QKNorm follows RoPE
 	Temper         Temper `json:",omitzero"` // factors of Q that grow with the position
 
+	BareQKNorm bool        `json:",omitzero"` // QKNorm has no weights and is only in layers with RoPE
 	ValueNorm  bool        `json:",omitzero"` // each head of V is divided by its root mean square
 	LayerScale bool        `json:",omitzero"` // a number multiplies the residual stream after each layer
 	Inputs     LayerInputs `json:",omitzero"`
@@ -172,10 +173,13 @@ type Layer struct {
 	// Window is 0 for full attention. Otherwise a position sees the last Window positions, its
 	// own included.
 	Window int
-	Rope   int   // index in Config.Ropes
-	NoRope bool  `json:",omitzero"`  // Q and K are not rotated
-	Sparse bool  `json:",omitempty"` // the layer has experts instead of one feed-forward block
-	Mixer  Mixer `json:",omitzero"`
+	// Chunked changes Window: a position sees those of the last Window positions that follow the last
+	// multiple of Window.
+	Chunked bool  `json:",omitzero"`
+	Rope    int   // index in Config.Ropes
+	NoRope  bool  `json:",omitzero"`  // Q and K are not rotated
+	Sparse  bool  `json:",omitempty"` // the layer has experts instead of one feed-forward block
+	Mixer   Mixer `json:",omitzero"`
 
 	// Sizes that differ from those in Config; 0 means the same.
 	HeadDim int `json:",omitzero"`

@@ -336,7 +336,7 @@ func (v *conversion) rope(f *fields, h *hfForm) {
 // temper adds the factors of Q that grow with the position.
 func (v *conversion) temper() {
 	t, c := v.form.Temper, v.Config
-	if t == nil || c.Temper.Scale == 0 {
+	if t == nil || c.Temper.Scale == 0 || t.Scale == "" {
 		return
 	}
 	v.set(t.Scale, c.Temper.Scale)

@@ -26,7 +26,8 @@ type descriptor struct {
 	PlainLayerNorm bool `json:"plain_layer_norm"`
 	// QKNormRotated makes QK norm follow RoPE.
 	QKNormRotated bool `json:"qk_norm_rotated"`
-	Ungated       bool `json:"ungated"` // the feed-forward block has no gate
+	BareQKNorm    bool `json:"bare_qk_norm"` // QK norm has no weights and is only in layers with RoPE
+	Ungated       bool `json:"ungated"`      // the feed-forward block has no gate
 	// FixedActivation makes Read ignore the activation that a model specifies.
 	FixedActivation bool         `json:"fixed_activation"`
 	EmbedScale      embedScale   `json:"embed_scale"`
@@ -117,6 +118,8 @@ type ggufForm struct {
 	WidthScale []int `json:"width_scale"`
 	// QKNormOptional makes QK norm exist only if its tensors do.
 	QKNormOptional bool `json:"qk_norm_optional"`
+	// PlainExperts is the number of experts of the models without QK norm.
+	PlainExperts int `json:"plain_experts"`
 }
 
 // windowRule lists the keys of config.json that describe sliding windows.
@@ -126,6 +129,9 @@ type windowRule struct {
 	LayerTypes string `json:"layer_types"` // key of a list of "full_attention" and "sliding_attention"
 	From       string `json:"from"`        // if there is no list: key of the first layer with a window
 	NoRope     bool   `json:"no_rope"`     // if there is no list: only layers without RoPE have a window
+	// Chunked makes windows chunks of positions. In the list, their layers have the name
+	// chunked_attention; without it, they are the layers with RoPE.
+	Chunked bool `json:"chunked"`
 	// Period applies if there is no list: of each Period layers all but the last have a window.
 	// PeriodKeys are keys that may override it.
 	Period     int      `json:"period"`
@@ -133,6 +139,14 @@ type windowRule struct {
 	// Theta is the key of RoPE's base in layers with a window; their frequencies are then not
 	// scaled. If it is "", these layers have the settings of the other layers.
 	Theta string `json:"rope_theta"`
+}
+
+// named returns the name of the layers with a window in the list of layer types.
+func (w *windowRule) named() string {
+	if w.Chunked {
+		return chunkedAttention
+	}
+	return slidingAttention
 }
 
 // biasRule tells whether a projection has a bias: always, never, or if a flag in config.json is
@@ -225,6 +239,8 @@ func (d *descriptor) validate() error {
 		return errors.New("hf and gguf: one of them is required")
 	case d.WideQKNorm && !d.QKNorm:
 		return errors.New("wide_qk_norm: requires qk_norm")
+	case d.BareQKNorm && !d.QKNormRotated:
+		return errors.New("bare_qk_norm: requires qk_norm_rotated")
 	case d.QKNormRotated && !d.QKNorm:
 		return errors.New("qk_norm_rotated: requires qk_norm")
 	case d.AttnScale != 0 && !(d.AttnScale >= minScale && d.AttnScale <= maxScale):
@@ -310,7 +326,7 @@ func (f *form) validate(where string, keys []string, d *descriptor) error {
 func (f *form) optional(r Role, d *descriptor) bool {
 	switch r {
 	case QNorm, KNorm:
-		return !d.QKNorm
+		return !d.QKNorm || d.BareQKNorm
 	case AttnNorm:
 		_, post := f.Tensors[roleName(AttnPostNorm)]
 		return post
@@ -391,7 +407,7 @@ func (h *hfForm) reads(key string) bool {
 	if h.Experts != nil && slices.Contains(h.Experts.keys(), key) || key == h.Parallel.flag || key == h.QKNormFlag {
 		return true
 	}
-	if h.Recurrent.reads(key) || h.Layers.reads(key) || h.FF.reads(key) || h.Scales.reads(key) || h.NoRope.reads(key) || key != "" && key == h.QueryScalar || key == attnSoftCap || key == logitSoftCap || key == keyLimit {
+	if h.Recurrent.reads(key) || h.Layers.reads(key) || h.Temper.reads(key) || h.FF.reads(key) || h.Scales.reads(key) || h.NoRope.reads(key) || key != "" && key == h.QueryScalar || key == attnSoftCap || key == logitSoftCap || key == keyLimit {
 		return true
 	}
 	w := h.Window
@@ -409,6 +425,7 @@ func (d *descriptor) config() *Config {
 		Ungated:        d.Ungated,
 		PlainLayerNorm: d.PlainLayerNorm,
 		QKNormRotated:  d.QKNormRotated,
+		BareQKNorm:     d.BareQKNorm,
 		ValueNorm:      d.ValueNorm,
 		AttnScale:      float32(d.AttnScale),
 		StopTokens:     slices.Clone(d.StopTokens),

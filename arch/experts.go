@@ -33,6 +33,9 @@ type Experts struct {
 	Groups    int `json:",omitzero"`
 	TopGroups int `json:",omitzero"`
 
+	// WeighInput makes the weight of an expert multiply its input, not its output. Used is then 1.
+	WeighInput bool `json:",omitzero"`
+
 	SharedFF    int  `json:",omitzero"` // width of the shared expert, which every position uses; 0 if there is none
 	SharedGated bool `json:",omitzero"` // the shared expert's output is multiplied by the sigmoid of a product
 
@@ -73,21 +76,24 @@ type expertRule struct {
 	OverAll bool   `json:"over_all"`
 	Step    string `json:"step"`         // key of the interval between sparse layers; if it is "", all layers are sparse
 	Dense   string `json:"dense_layers"` // key of a list of layers that are not sparse
+	Layers  string `json:"layers"`       // key of a list of the sparse layers, which replaces Step
 	First   string `json:"first"`        // key of the number of the first sparse layer
 	Last    string `json:"last"`         // key of the number of the last sparse layer; -1 is the model's last
 	Types   string `json:"types"`        // key of a list with "dense" or "sparse" for each layer, which replaces the keys above
 	// Scoring is the score of experts, softmax or sigmoid, unless the value of ScoringKey selects
 	// another one.
-	Scoring    string       `json:"scoring"`
-	ScoringKey string       `json:"scoring_key"`
-	Scale      string       `json:"scale"`  // key of the factor of the weights
-	Groups     string       `json:"groups"` // keys of the number of groups, and of those that a position chooses
-	TopGroups  string       `json:"top_groups"`
-	Method     string       `json:"method"`    // key of the way to choose; with greedy there are no groups
-	Shared     string       `json:"shared"`    // key of the number of experts that form the shared one
-	SharedFF   string       `json:"shared_ff"` // key of the shared expert's width
-	Refuse     []string     `json:"refuse"`    // keys refused if the model has experts
-	Forms      []expertForm `json:"forms"`     // the first one present counts
+	Scoring    string `json:"scoring"`
+	ScoringKey string `json:"scoring_key"`
+	Scale      string `json:"scale"`  // key of the factor of the weights
+	Groups     string `json:"groups"` // keys of the number of groups, and of those that a position chooses
+	TopGroups  string `json:"top_groups"`
+	Method     string `json:"method"`    // key of the way to choose; with greedy there are no groups
+	Shared     string `json:"shared"`    // key of the number of experts that form the shared one
+	SharedFF   string `json:"shared_ff"` // key of the shared expert's width
+	// WeighInput makes weights multiply the inputs of experts.
+	WeighInput bool         `json:"weigh_input"`
+	Refuse     []string     `json:"refuse"` // keys refused if the model has experts
+	Forms      []expertForm `json:"forms"`  // the first one present counts
 }
 
 // expertForm is one layout of the experts' tensors. Names are complete, with %d for the layer
@@ -128,9 +134,6 @@ func (r *expertRule) validate() error {
 
 func (f *expertForm) validate() error {
 	joined := f.GateUp != ""
-	if f.Transposed && joined && !f.Interleaved {
-		return errors.New("interleaved: not supported with transposed gate_up")
-	}
 	if f.Down == "" || joined == (f.Gate != "") || joined == (f.Up != "") {
 		return errors.New("needs down, and either gate and up or gate_up")
 	}
@@ -231,6 +234,14 @@ func (c *Config) sparseLayers(f *fields, src Source, r *expertRule) []bool {
 		return typed
 	}
 	within := r.between(f, c.Layers)
+	if list := f.list(r.Layers); list != nil {
+		for _, v := range list {
+			if n := f.integer(r.Layers, v, 0, c.Layers-1); f.err == nil {
+				sparse[n] = true
+			}
+		}
+		return sparse
+	}
 	step := 1
 	if r.Step != "" {
 		step = f.opt(r.Step, 1, maxLayers, 1)

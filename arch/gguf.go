@@ -89,6 +89,9 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	if g.QKNormOptional {
 		c.QKNorm = has(src, c.names.weight(QNorm, 0))
 	}
+	if n := f.opt("expert_count", 0, maxExperts, 0); n > 0 && n == g.PlainExperts {
+		c.QKNorm = false
+	}
 	g.readParallel(f, c)
 	c.readLimit(f)
 	d.scales(f, c)

@@ -17,6 +17,7 @@ var hfKeys = []string{
 const (
 	fullAttention    = "full_attention"
 	slidingAttention = "sliding_attention"
+	chunkedAttention = "chunked_attention"
 )
 
 // readHF reads a Hugging Face directory.
@@ -227,17 +228,17 @@ func (h *hfForm) readWindows(f *fields, c *Config) (types []string) {
 		}
 	}
 	for i := range c.Layer {
-		sliding := size > 0 && i >= from && (period == 0 || (i+1)%period != 0) && (c.Layer[i].NoRope || !w.NoRope)
+		sliding := size > 0 && i >= from && (period == 0 || (i+1)%period != 0) && (c.Layer[i].NoRope || !w.NoRope) && !(c.Layer[i].NoRope && w.Chunked)
 		if list != nil {
 			switch list[i] {
 			case fullAttention:
 				sliding = false
-			case slidingAttention:
+			case w.named():
 				sliding = true
 			default:
 				f.fail(&UnsupportedValueError{
 					Key: f.name(w.LayerTypes), Value: clip(list[i]),
-					Known: []string{fullAttention, slidingAttention},
+					Known: []string{fullAttention, w.named()},
 				})
 			}
 		}
@@ -248,8 +249,10 @@ func (h *hfForm) readWindows(f *fields, c *Config) (types []string) {
 			f.failf(w.LayerTypes, "layer %d slides, but there is no %s", i, w.Size)
 			return types
 		}
-		types[i] = slidingAttention
-		c.Layer[i].Window = size
+		if !w.Chunked {
+			types[i] = slidingAttention
+		}
+		c.Layer[i].Window, c.Layer[i].Chunked = size, w.Chunked
 	}
 	h.NoRope.markFull(c, size)
 	return types

@@ -112,7 +112,10 @@ func (r *noRopeRule) mark(f *fields, c *Config) {
 	}
 	var list []any
 	if r.Layers != "" {
-		if list = f.list(r.Layers); list != nil && len(list) < c.Layers {
+		if list = f.list(r.Layers); len(list) == 0 {
+			list = nil
+		}
+		if list != nil && len(list) < c.Layers {
 			f.failf(r.Layers, "%d entries for %d layers", len(list), c.Layers)
 			return
 		}

@@ -12,6 +12,11 @@ func (f *form) readParallel(in *fields, c *Config) {
 type temperRule struct {
 	Scale string `json:"scale"`
 	Span  string `json:"span"`
+	// Flag is the key of a flag or number without which there are no factors; "" means that there are.
+	Flag string `json:"flag"`
+	// FixedScale and FixedSpan are used if Scale is "".
+	FixedScale float64 `json:"fixed_scale"`
+	FixedSpan  int     `json:"fixed_span"`
 	// Offset is added to positions.
 	Offset int `json:"offset"`
 	// NoRope limits the factors to layers without RoPE.
@@ -39,8 +44,26 @@ func (r *temperRule) readGGUF(f *fields, c *Config) {
 	}
 }
 
+// isZero reports whether v is the number 0.
+func isZero(v any) bool {
+	x, ok := toFloat(v)
+	return ok && x == 0
+}
+
+// reads reports whether the rule reads a key. It is nil for most families.
+func (r *temperRule) reads(key string) bool {
+	return r != nil && key != "" && (key == r.Scale || key == r.Span || key == r.Flag)
+}
+
 // read reads the settings from in. Errors are kept by f.
 func (r *temperRule) read(in, f *fields, c *Config) {
+	if v, ok := in.value(r.Flag); r.Flag != "" && (!ok || v == false || isZero(v)) {
+		return
+	}
+	if r.Scale == "" {
+		c.Temper = Temper{Scale: float32(r.FixedScale), Span: r.FixedSpan, Offset: r.Offset, NoRope: r.NoRope}
+		return
+	}
 	if x := in.float(r.Scale, 0, maxScale, 0); x != 0 {
 		c.Temper = Temper{Scale: float32(x), Span: in.need(r.Span, 1, maxContext), Offset: r.Offset, NoRope: r.NoRope}
 	}

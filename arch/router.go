@@ -39,7 +39,7 @@ func (r *expertRule) validateScoring() error {
 
 // keys returns the keys that the rule reads.
 func (r *expertRule) keys() []string {
-	return append(slices.Clone(r.Count), r.Used, r.FF, r.Norm, r.Step, r.Dense, r.First, r.Last, r.Types,
+	return append(slices.Clone(r.Count), r.Used, r.FF, r.Norm, r.Step, r.Dense, r.Layers, r.First, r.Last, r.Types,
 		r.ScoringKey, r.Scale, r.Groups, r.TopGroups, r.Method, r.Shared, r.SharedFF)
 }
 
@@ -49,6 +49,9 @@ func (e *Experts) readRouter(f *fields, r *expertRule) {
 		e.OverAll = !f.bool(r.Norm, false)
 	}
 	e.Sigmoid = f.scoring(r) == scoreSigmoid
+	if e.WeighInput = r.WeighInput; e.WeighInput && e.Used != 1 {
+		f.failf(r.Used, "%d experts, where their weights multiply their inputs, are not supported", e.Used)
+	}
 	if x := f.scale(r.Scale, 1); x != 1 {
 		e.Scale = float32(x)
 	}

@@ -242,7 +242,7 @@ func (c *Config) Has(r Role, layer int) bool {
 	}
 	switch r {
 	case QNorm, KNorm:
-		return c.QKNorm
+		return c.QKNorm && !c.BareQKNorm
 	case Gate, Up, Down:
 		return !c.Layer[layer].Sparse
 	case Router:

@@ -11,6 +11,8 @@ type ggufWindow struct {
 	Theta float64 `json:"rope_theta"`
 	// Unscaled makes the frequencies of layers with a window those of the base, without scaling.
 	Unscaled bool `json:"unscaled"`
+	// Chunked makes windows chunks of positions.
+	Chunked bool `json:"chunked"`
 	// Flags makes a converted file have a flag per layer in any case.
 	Flags bool `json:"flags"`
 }
@@ -37,7 +39,7 @@ func (g *ggufForm) readWindows(f *fields, src Source, c *Config, full ropeSpec) 
 	for i := range c.Layer {
 		spec := full
 		if size > 0 && slides(i) {
-			c.Layer[i].Window, spec = size, local
+			c.Layer[i].Window, c.Layer[i].Chunked, spec = size, g.Window != nil && g.Window.Chunked, local
 		}
 		c.Ropes, c.Layer[i].Rope = addRope(c.Ropes, spec.rope())
 	}

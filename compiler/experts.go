@@ -25,6 +25,13 @@ func (s *state) experts(p *program, l *layerPlan, y *value) (*value, error) {
 	}
 	p.emit(spot{role: roleRoute, layer: l}, route, []operand{logits.all()}, ids.all(), chosen.all())
 
+	if e.WeighInput {
+		// There is one expert for each row.
+		at := spot{role: roleExpertInput, layer: l}
+		weighed := p.value(at.label(), s.cfg.Width)
+		p.emit(at, expertSumArgs{used: 1}, []operand{y.all(), chosen.all()}, weighed.all())
+		y = weighed
+	}
 	gate, err := s.expertProduct(p, spot{role: roleExpertGate, layer: l}, arch.ExpertGate, y, ids, e.Used)
 	if err != nil {
 		return nil, err
@@ -38,6 +45,9 @@ func (s *state) experts(p *program, l *layerPlan, y *value) (*value, error) {
 	down, err := s.expertProduct(p, spot{role: roleExpertDown, layer: l}, arch.ExpertDown, act, ids, 1)
 	if err != nil {
 		return nil, err
+	}
+	if e.WeighInput {
+		return down, nil
 	}
 	at := spot{role: roleExpertSum, layer: l}
 	out := p.value(at.label(), s.cfg.Width)

@@ -47,14 +47,14 @@ func (s *state) ropeKV(p *program, i int, nodes []*node, norm *weight) {
 // fuseRopeAttn fuses QK norm, RoPE and KV write with the attention after them, except in programs of
 // a chunk. In programs of several rows, pass split-rows then creates one command per row, because a
 // row reads the K and V of the previous one. Layers with attention sinks are not fused: the kernel
-// has no binding left for the angles of the sinks.
+// has no binding left for the angles of the sinks. Nor are those whose rows see chunks of positions.
 func (s *state) fuseRopeAttn() error {
 	for _, p := range s.programs {
 		if p.wide {
 			continue
 		}
 		pairs(p, func(a *node, rope ropeKVArgs, b *node, attn attentionArgs) bool {
-			if b.layer.sinks > 0 || !p.feeds(a, b) {
+			if b.layer.sinks > 0 || attn.chunked || !p.feeds(a, b) {
 				return false
 			}
 			args := ropeAttnArgs{
@@ -91,7 +91,7 @@ func (s *state) splitAttention() error {
 		for i := 0; i < len(p.nodes); i++ {
 			n := p.nodes[i]
 			a, ok := n.attention()
-			if !ok || n.layer.cap <= limit || n.layer.sinks > 0 {
+			if !ok || n.layer.cap <= limit || n.layer.sinks > 0 || a.chunked {
 				continue
 			}
 			heads := s.in.Chip.AttnHeads

@@ -68,7 +68,7 @@ func (s *state) attention(p *program, l *layerPlan, x, y, angles, turn *value) (
 			p.emit(spot{role: roleKRope, layer: l}, ropeArgs{heads: l.kvHeads, half: half}, []operand{angles.all()}, k.all())
 		}
 	}
-	if c.QKNorm && c.QKNormRotated {
+	if c.QKNorm && c.QKNormRotated && !(c.BareQKNorm && l.config.NoRope) {
 		if err := s.headNorms(p, l, q, k); err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (s *state) attend(p *program, l *layerPlan, in []operand, half int, learned
 	a := p.value(l.name("attn.out"), c.Heads*l.headDim)
 	attention := attentionArgs{
 		heads: c.Heads, kvHeads: l.kvHeads, half: half, window: l.window, splits: 1,
-		scale: cmp.Or(c.AttnScale, float32(1/math.Sqrt(float64(l.headDim)))), softCap: c.AttnSoftCap, learned: learned,
+		scale: cmp.Or(c.AttnScale, float32(1/math.Sqrt(float64(l.headDim)))), softCap: c.AttnSoftCap, learned: learned, chunked: l.config.Chunked,
 	}
 	if tiled, ok := s.tiledAttention(p, l, attention); ok {
 		p.emit(spot{role: roleAttention, layer: l}, tiled, in, a.all())
@@ -133,8 +133,20 @@ func (s *state) headNorms(p *program, l *layerPlan, q, k *value) error {
 
 // valueNorm emits the norm of the heads of V, which has no weights.
 func (s *state) valueNorm(p *program, l *layerPlan, v *value) {
-	ones := s.constant(fmt.Sprintf("attn.v_norm.%d", l.headDim), slices.Repeat([]float32{1}, l.headDim))
-	p.emit(spot{role: roleVNorm, layer: l}, headNormArgs{w: ones, heads: l.kvHeads, eps: s.cfg.Eps}, nil, v.all())
+	p.emit(spot{role: roleVNorm, layer: l}, headNormArgs{w: s.ones(l.headDim), heads: l.kvHeads, eps: s.cfg.Eps}, nil, v.all())
+}
+
+// ones returns the weights of a norm of heads that has none.
+func (s *state) ones(n int) *weight {
+	return s.constant(fmt.Sprintf("attn.ones.%d", n), slices.Repeat([]float32{1}, n))
+}
+
+// headNormWeight returns the weights of the norm of Q or K, of n elements.
+func (s *state) headNormWeight(at spot, from arch.Role, n int) (*weight, error) {
+	if s.cfg.BareQKNorm {
+		return s.ones(n), nil
+	}
+	return s.normWeight(at.label(), from, at.index(), n)
 }
 
 // headNorm emits the norm of Q or K, either of each head or, with WideQKNorm, of all heads together.
@@ -143,7 +155,7 @@ func (s *state) headNorm(p *program, at spot, v *value, from arch.Role, heads in
 	if s.cfg.WideQKNorm {
 		n, heads = n*heads, 1
 	}
-	w, err := s.normWeight(at.label(), from, at.index(), n)
+	w, err := s.headNormWeight(at, from, n)
 	if err != nil {
 		return err
 	}

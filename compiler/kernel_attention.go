@@ -17,9 +17,15 @@ type attentionArgs struct {
 	scale          float32 // factor of the scores
 	softCap        float32 // soft cap of the scores; 0 means none
 	learned        *weight // learned sink logits, one per head; nil without them
+	chunked        bool    // the visible positions are those of the row's chunk of window positions
 }
 
-func (attentionArgs) kernel() decl.ID           { return kernels.Attn }
+func (a attentionArgs) kernel() decl.ID {
+	if a.chunked {
+		return kernels.AttnChunk
+	}
+	return kernels.Attn
+}
 func (a attentionArgs) weights() []*weight      { return []*weight{a.learned} }
 func (a attentionArgs) threads(l *lowering) int { return l.s.in.Chip.AttnThreads }
 func (a attentionArgs) describe() string        { return describeWindow(a.window, a.splits) }
@@ -29,6 +35,10 @@ func (attentionArgs) shrinks() bool { return true }
 
 func (a attentionArgs) lower(l *lowering) {
 	n := l.n
+	if a.chunked {
+		a.lowerChunk(l)
+		return
+	}
 	l.bind(kernels.AttnBindQ, n.in[0])
 	l.bind(kernels.AttnBindKCache, n.in[1])
 	l.bind(kernels.AttnBindVCache, n.in[2])
@@ -54,6 +64,28 @@ func (a attentionArgs) lower(l *lowering) {
 		Tables: tables, Table: entries, Pool: l.pooled(),
 	}.Put(&l.cmd)
 	l.set(kernels.AttnSpecSequences, l.sequences())
+	l.place(table.PatchKVLen, decl.SecondKVLen)
+}
+
+// lowerChunk sets the fields of attn_chunk.
+func (a attentionArgs) lowerChunk(l *lowering) {
+	n := l.n
+	l.bind(kernels.AttnChunkBindQ, n.in[0])
+	l.bind(kernels.AttnChunkBindKCache, n.in[1])
+	l.bind(kernels.AttnChunkBindVCache, n.in[2])
+	l.bind(kernels.AttnChunkBindOut, n.out[0])
+	l.bindWeight(kernels.AttnChunkBindLogits, a.learned)
+	l.set(kernels.AttnChunkSpecHeadDim, l.headDim())
+	l.flag(kernels.AttnChunkSpecWindowed, true)
+	l.set(kernels.AttnChunkSpecKV, l.s.kv)
+	l.flag(kernels.AttnChunkSpecLearned, a.learned != nil)
+	tables, entries := l.pages()
+	kernels.AttnChunkParams{
+		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads), QStride: stride(n.in[0]), Cap: uint32(n.layer.cap),
+		Window: uint32(a.window), Scale: a.scale, HeadGroup: uint32(a.group(l)), SoftCap: a.softCap,
+		Tables: tables, Table: entries, Pool: l.pooled(),
+	}.Put(&l.cmd)
+	l.set(kernels.AttnChunkSpecSequences, l.sequences())
 	l.place(table.PatchKVLen, decl.SecondKVLen)
 }
 

@@ -75,7 +75,7 @@ const maxSlots = 4
 // for batching all programs divide the positions of a row in the same number of ways, the largest.
 func (s *state) tiledAttention(p *program, l *layerPlan, a attentionArgs) (tiled attnTileArgs, ok bool) {
 	c, d := s.in.Chip, l.headDim
-	if !p.wide || l.sinks > 0 || d%attnTileUnit != 0 || d > c.AttnTileDim {
+	if !p.wide || l.sinks > 0 || a.chunked || d%attnTileUnit != 0 || d > c.AttnTileDim {
 		return tiled, false
 	}
 	if c.AttnTileRows == simdMatrixRows {

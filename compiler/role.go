@@ -67,6 +67,7 @@ const (
 	roleDown
 	roleRouter
 	roleRoute
+	roleExpertInput
 	roleExpertGate
 	roleExpertUp
 	roleExpertGateUp
@@ -123,7 +124,7 @@ var roleNames = [roles]string{
 
 	roleFFNNorm: "ffn.norm", roleGate: "ffn.gate", roleUp: "ffn.up", roleGateUp: "ffn.gate_up",
 	roleSiLUMul: "ffn.silu_mul", roleActivate: "ffn.act", roleDown: "ffn.down",
-	roleRouter: "ffn.router", roleRoute: "ffn.route", roleExpertGate: "ffn.experts.gate", roleExpertUp: "ffn.experts.up",
+	roleRouter: "ffn.router", roleRoute: "ffn.route", roleExpertInput: "ffn.experts.input", roleExpertGate: "ffn.experts.gate", roleExpertUp: "ffn.experts.up",
 	roleExpertGateUp: "ffn.experts.gate_up", roleExpertSiLUMul: "ffn.experts.silu_mul", roleExpertDown: "ffn.experts.down",
 	roleExpertSum: "ffn.experts.sum", roleFFNPostNorm: "ffn.post_norm", roleFFNResidual: "ffn.residual",
 

@@ -247,6 +247,9 @@ func (s *state) uploadOf(w *weight, p *part) table.Upload {
 		u.SrcOffset, u.SrcSize = p.stepSource(w.cols)
 		u.Op, u.Step, u.Phase, u.Type, u.Cols = table.UploadTranspose, uint8(p.step), uint8(p.first), p.tensor.Type, uint32(w.cols)
 		switch {
+		case p.transposed && p.step == 1 && p.rows < p.stack && p.apart == 0:
+			// The rows of gate or of up, which come one after another.
+			u.Op, u.Step, u.Phase = table.UploadHalf, 2, uint8(p.first/p.rows)
 		case p.transposed:
 		case w.cols == 1:
 			u.Op, u.Cols = table.UploadToF32, 0

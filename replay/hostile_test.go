@@ -39,6 +39,7 @@ var hostileModels = []struct {
 	{"../variants/starcoder2", "cpu", compiler.Options{Context: 48}},
 	{"../variants/lfm2", "cpu", compiler.Options{Context: 200, Draft: 2}},
 	{"../variants/qwen3_5_one", "cpu", compiler.Options{Context: 48}},
+	{"../variants/llama4", "cpu", compiler.Options{Context: 48}},
 	{"llama", "m4-pro", compiler.Options{Context: 48, Draft: 3}},
 	{"../variants/olmo2", "h200", compiler.Options{Context: 48}},
 	{"gemma3_text", "cpu", compiler.Options{Context: 130, Sequences: 3, Pages: 7, LogProbs: true}},

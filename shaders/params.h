@@ -62,6 +62,7 @@
 #define PIANOLA_KERNEL_SSM_SCAN 46
 #define PIANOLA_KERNEL_GATED_NORM 47
 #define PIANOLA_KERNEL_SCALE_COLUMNS 48
+#define PIANOLA_KERNEL_ATTN_CHUNK 49
 
 // Numbers of function constants, and their named values.
 #define PIANOLA_FC_WTYPE 0
@@ -766,6 +767,22 @@ typedef struct pianola_scale_columns_params {
     uint32_t stride; // elements from one row of x to the next
 } pianola_scale_columns_params;
 PIANOLA_ASSERT_SIZE(pianola_scale_columns_params, 8);
+
+// attn over the positions c*window to L - 1, where c*window is the last multiple of window that is less than L: a row sees the positions of its own chunk.
+typedef struct pianola_attn_chunk_params {
+    uint32_t heads; // Q heads
+    uint32_t kv_heads; // K and V heads
+    uint32_t q_stride; // elements from one row of q to the next
+    uint32_t cap; // rows of the cache
+    uint32_t window; // positions seen, if the constant windowed is 1
+    float scale; // factor of Q·K
+    uint32_t head_group; // Q heads that a threadgroup takes
+    float soft_cap; // c, if a score s becomes c*tanh(s/c); 0 means no cap
+    uint32_t tables; // offset of the page tables in the step block, in a pooled table
+    uint32_t table; // pages in the page table of a sequence, in a pooled table
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
+} pianola_attn_chunk_params;
+PIANOLA_ASSERT_SIZE(pianola_attn_chunk_params, 44);
 
 // Bytes of threadgroup memory of kernels for which it depends on constants only.
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)

@@ -117,6 +117,7 @@ const (
 	UploadPlusOne                   // converts F16, BF16 or F32 elements to float32 and adds 1
 	UploadTranspose                 // transposes a matrix with Cols rows
 	UploadJoin                      // copies rows of quantization blocks from a source of several tensors
+	UploadHalf                      // transposes half of the columns of a matrix with Cols rows
 	uploadOps
 )
 
@@ -125,7 +126,7 @@ func (o UploadOp) String() string {
 	if o >= uploadOps {
 		return "invalid"
 	}
-	return [...]string{"copy", "f32", "const", "tile", "1+f32", "transpose", "join"}[o]
+	return [...]string{"copy", "f32", "const", "tile", "1+f32", "transpose", "join", "half"}[o]
 }
 
 // Upload is one step of the upload section, which a device executes once when it loads the table.
@@ -136,9 +137,10 @@ type Upload struct {
 	Type   dtype.Type // element type of the source
 	Slot   uint32
 	Tensor string // "" for UploadConst
-	Cols   uint32 // elements per row of the destination, for UploadTile, UploadJoin and UploadTranspose; 0 otherwise
+	Cols   uint32 // elements per row of the destination, for UploadTile, UploadJoin, UploadTranspose and UploadHalf; 0 otherwise
 	// Step and Phase select every Step-th item from item Phase on: elements for UploadToF32,
-	// columns for UploadTranspose, rows for UploadTile and UploadJoin. Step 0 selects all.
+	// columns for UploadTranspose, rows for UploadTile and UploadJoin. Step 0 selects all. For
+	// UploadHalf, Step is 2 and Phase the half.
 	Step, Phase uint8
 	SrcOffset   uint64
 	SrcSize     uint64
@@ -154,6 +156,18 @@ func (u *Upload) Rows() (rows uint64, ok bool) {
 	return u.SrcSize / row, true
 }
 
+// Transposes reports whether the upload writes columns of its source as rows.
+func (u *Upload) Transposes() bool { return u.Op == UploadTranspose || u.Op == UploadHalf }
+
+// Column returns the column of the source that becomes row i of the destination of an upload that
+// transposes a matrix with the given number of columns.
+func (u *Upload) Column(i, columns int) int {
+	if u.Op == UploadHalf {
+		return int(u.Phase)*(columns/2) + i
+	}
+	return i*int(max(u.Step, 1)) + int(u.Phase)
+}
+
 // stepped returns the number of those rows that Step and Phase select.
 func (u *Upload) stepped() (rows uint64, ok bool) {
 	rows, ok = u.Rows()
@@ -167,7 +181,7 @@ const maxStep = 2
 // DstSize returns the number of bytes that the upload writes.
 func (u *Upload) DstSize() (uint64, bool) {
 	switch u.Op {
-	case UploadToF32, UploadPlusOne, UploadTranspose:
+	case UploadToF32, UploadPlusOne, UploadTranspose, UploadHalf:
 	case UploadTile:
 		rows, ok := u.stepped()
 		if !ok {
@@ -188,7 +202,10 @@ func (u *Upload) DstSize() (uint64, bool) {
 	if step > maxStep || n%step != 0 || uint64(u.Phase) >= step {
 		return 0, false
 	}
-	if u.Op == UploadTranspose {
+	if u.Op == UploadHalf && step != 2 {
+		return 0, false
+	}
+	if u.Transposes() {
 		cols := uint64(u.Cols)
 		if cols == 0 || n%cols != 0 || n/cols%step != 0 {
 			return 0, false

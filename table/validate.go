@@ -287,10 +287,10 @@ func (v *validator) uploads() {
 			v.add(-1, "upload %d (%s): source range %d + %d does not fit its type %s", i, u.Tensor, u.SrcOffset, u.SrcSize, u.Type)
 			continue
 		}
-		if (u.Step != 0 || u.Phase != 0) && u.Op != UploadToF32 && u.Op != UploadTranspose && u.Op != UploadTile && u.Op != UploadJoin {
+		if (u.Step != 0 || u.Phase != 0) && u.Op != UploadToF32 && !u.Transposes() && u.Op != UploadTile && u.Op != UploadJoin {
 			v.add(-1, "upload %d (%s): steps of %d from %d on are not used", i, u.Tensor, u.Step, u.Phase)
 		}
-		if u.Op != UploadTile && u.Op != UploadJoin && u.Op != UploadTranspose && u.Cols != 0 {
+		if u.Op != UploadTile && u.Op != UploadJoin && !u.Transposes() && u.Cols != 0 {
 			v.add(-1, "upload %d (%s): columns %d are not used", i, u.Tensor, u.Cols)
 		}
 		if u.Op == UploadConst && u.SrcOffset+u.SrcSize > uint64(len(v.t.Const)) {

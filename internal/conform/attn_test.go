@@ -34,6 +34,7 @@ type attention struct {
 	softCap                  float64 // 0: none
 	interleaved              bool
 	learned                  bool // heads have a learned sink logit
+	chunked                  bool // a row sees the positions of its chunk of window positions
 }
 
 func (a attention) String() string {
@@ -61,6 +62,9 @@ func (a attention) row(p int) int {
 func (a attention) seen(r int) []int {
 	var list []int
 	for p := range a.kvLen + r {
+		if a.chunked && p < (a.kvLen+r-1)/a.window*a.window {
+			continue
+		}
 		if a.window == 0 || p < a.first || p >= a.kvLen+r-a.window {
 			list = append(list, p)
 		}
@@ -352,7 +356,7 @@ func TestAttention(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		run  func(*testing.T, configurations)
-	}{{"attn", testAttn}, {"tile", func(t *testing.T, p configurations) { testAttnTile(t, p.shared, 0, exhaustive.Pick(uint64(4), 1)) }}, {"matrices", func(t *testing.T, p configurations) { testAttnTile(t, p.apple, 0, exhaustive.Pick(uint64(24), 4)) }}, {"merge", testAttnMerge}, {"rope", func(t *testing.T, p configurations) {
+	}{{"attn", testAttn}, {"tile", func(t *testing.T, p configurations) { testAttnTile(t, p.shared, 0, exhaustive.Pick(uint64(4), 1)) }}, {"matrices", func(t *testing.T, p configurations) { testAttnTile(t, p.apple, 0, exhaustive.Pick(uint64(24), 4)) }}, {"chunk", testAttnChunk}, {"merge", testAttnMerge}, {"rope", func(t *testing.T, p configurations) {
 		testRopeAttn(t, p, 0, exhaustive.Pick(uint64(24), 4), exhaustive.Pick(600, 150))
 	}}, {"patch", func(t *testing.T, p configurations) { testPatch(t, p.apple) }}} {
 		t.Run(tt.name, func(t *testing.T) { tt.run(t, p) })
@@ -386,8 +390,11 @@ func checkAttn(t *testing.T, p *emu.Program, a attention, r *rand.Rand, seed uin
 	t.Helper()
 	c := a.command(r)
 	threads := pick(r, 32, 64, 128, 256, 512)
-	if a.tile.units > 0 {
+	switch {
+	case a.tile.units > 0:
 		c, threads = a.tiled(c), a.tile.threads
+	case a.chunked:
+		c = a.inChunks(c)
 	}
 	tab, slots := c.tableOf(t)
 	contents := c.contents(t, tab, slots, r)
@@ -411,6 +418,29 @@ func checkAttn(t *testing.T, p *emu.Program, a attention, r *rand.Rand, seed uin
 	got := c.emulated(t, p, tab, contents, launch{threads: threads, stop: 1})
 	if err := compare(k, got, &outcome{bindings: contents, stopped: true}, nil); err != nil {
 		t.Fatalf("seed %d: it writes with the stop flag set: %v", seed, err)
+	}
+}
+
+// inChunks returns a command of attn, which must have a window and neither splits nor sinks, as one of
+// attn_chunk.
+func (a attention) inChunks(c command) command {
+	p := c.params.(kernels.AttnParams)
+	c.kernel, c.specs, c.absent = kernels.AttnChunk, []uint32{c.specs[0], 1, c.specs[3], c.specs[6]}, slices.DeleteFunc(slices.Clone(c.absent), func(name string) bool { return name == "turn" })
+	c.params = kernels.AttnChunkParams{
+		Heads: p.Heads, KVHeads: p.KVHeads, QStride: p.QStride, Cap: p.Cap, Window: p.Window, Scale: p.Scale, HeadGroup: p.HeadGroup, SoftCap: p.SoftCap,
+	}
+	return c
+}
+
+// testAttnChunk compares attention in chunks with the CPU device and with float64.
+func testAttnChunk(t *testing.T, p configurations) {
+	for seed := range exhaustive.Pick(uint64(24), 8) {
+		r := rand.New(rand.NewPCG(seed, 11))
+		a := randomAttention(r, exhaustive.Pick(600, 150)).withoutSinks()
+		a.splits, a.span, a.chunked = 0, 0, true
+		// Also use rows at both sides of a border.
+		a.window = pick(r, 1, max(1, a.kvLen-1), a.kvLen, a.kvLen+1, 1+r.IntN(2*a.kvLen))
+		checkAttn(t, p.at(seed), a, r, seed, 2e-5)
 	}
 }
 

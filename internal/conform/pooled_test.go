@@ -294,6 +294,12 @@ func (p *pooling) describe(r *rand.Rand) (specs []uint32, params interface{ Put(
 		p.caches(int(q.KVHeads), d, int(q.Cap), int(q.First), kind)
 		q.Cap, q.Tables, q.Table, q.Pool = rows, tables, entries, pool
 		return withConstant(c.specs, kernels.AttnSpecSequences, p.kind), q
+	case kernels.AttnChunkParams:
+		d, kind := int(c.specs[kernels.AttnChunkSpecHeadDim]), c.specs[kernels.AttnChunkSpecKV]
+		p.row["q"], p.row["out"] = words*int(q.QStride), words*int(q.Heads)*d
+		p.caches(int(q.KVHeads), d, int(q.Cap), 0, kind)
+		q.Cap, q.Tables, q.Table, q.Pool = rows, tables, entries, pool
+		return withConstant(c.specs, kernels.AttnChunkSpecSequences, p.kind), q
 	case kernels.AttnTileParams:
 		d, kind := int(c.specs[kernels.AttnTileSpecHeadDim]), c.specs[kernels.AttnTileSpecKV]
 		p.row["q"], p.row["out"] = words*int(q.QStride), words*int(q.Heads)*d

@@ -155,6 +155,8 @@ func familyWholes() (list []whole) {
 		{model: "variants/gemma4_untied", chip: "h200"},
 		{model: "variants/gemma4_e_untied", chip: "h200", change: small, changed: "small"},
 		{model: "variants/gemma4_e_untied", chip: "m4-pro"},
+		{model: "variants/llama4", chip: "h200", change: small, changed: "small"},
+		{model: "variants/llama4_interleaved", chip: "m4-pro"},
 	} {
 		w.golden, w.prompts, w.tokens, w.order, w.limit, w.reference, w.fast = w.model+"/golden.json", []int{1}, 4, emu.Order(i%3), 3e-3, 3e-3, true
 		list = append(list, w)

@@ -118,7 +118,7 @@ func (v *view) requested(device string) requests {
 		r.loads[1] *= v.rows
 	case kernels.RoPEAttn:
 		v.ropeAttnRequests(&r)
-	case kernels.Attn:
+	case kernels.Attn, kernels.AttnChunk:
 		v.attnRequests(&r)
 	case kernels.AttnMerge: // each thread reads an element of eight splits ahead
 		r.loads[0] = max(r.loads[0], 32*v.value("threads")*v.value("heads")*v.rows)

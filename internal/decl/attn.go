@@ -99,6 +99,33 @@ var attnTile = Kernel{
 	Order:    []string{"act == f32 ? 1 : threads/(128*units)"}, // SIMD groups that divide the positions of a row
 }
 
+// attnChunk declares attention within chunks of positions.
+var attnChunk = Kernel{
+	Name: "attn_chunk",
+	Doc:  "attn over the positions c*window to L - 1, where c*window is the last multiple of window that is less than L: a row sees the positions of its own chunk.",
+	Grid: [3]string{"kv_heads*ceildiv(heads/kv_heads, head_group)", "1", "rows"},
+	Require: []string{
+		"head_dim >= 1", "kv_heads >= 1", "heads % kv_heads == 0", "heads >= 1", "windowed", "window >= 1", "cap >= 1", kvBlocks, pooledCache,
+		"head_group >= 1", "head_group <= heads/kv_heads", "sequences != own || min(context, window+rows-1) <= cap",
+	},
+	Bindings: slices.Concat(attn.Bindings[:3], []Binding{
+		{Name: "out", Role: Write, Shape: "[rows, heads, head_dim]", Elem: F32, Extent: "4*rows*heads*head_dim"},
+		attn.Bindings[5], // logits
+	}),
+	Params: slices.Concat(attn.Params[:5], []Field{ // heads to window
+		{"scale", F32, "factor of Q·K"},
+		{"head_group", U32, "Q heads that a threadgroup takes"},
+		{"soft_cap", F32, "c, if a score s becomes c*tanh(s/c); 0 means no cap"},
+		fieldTables, fieldTable, fieldPool,
+	}),
+	Second:   []Second{secondKVLen, secondRows},
+	Specs:    []Constant{constHeadDim, constWindow, constKV, constLearned, constSequences},
+	Optional: []string{"soft_cap", "learned", "sequences", "tables", "table", "pool"},
+	Worker:   attnWorker,
+	TGMem:    rowTGMem,
+	Order:    []string{"threads"},
+}
+
 // attnMerge declares the merge of attention splits.
 var attnMerge = Kernel{
 	Name:    "attn_merge",

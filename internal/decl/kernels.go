@@ -14,4 +14,5 @@ var Kernels = []Kernel{
 	routeScored, scaleRows,
 	deltaRule, sigmoidMul,
 	ssmScan, gatedNorm, scaleColumns,
+	attnChunk,
 }

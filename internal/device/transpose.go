@@ -21,7 +21,7 @@ func (u *Upload) cutRows(up *table.Upload, src []byte, all uint64) (largest int)
 		upTo := int(scale(uint64(at+n), uint64(len(src)), uint64(rows)))
 		u.pieces = append(u.pieces, Piece{
 			Slot: up.Slot, Offset: up.DstOffset + uint64(at*row), Size: n * row, op: up.Op, t: up.Type, cols: int(up.Cols), src: src,
-			step: int(max(up.Step, 1)), phase: int(up.Phase), row: at, length: upTo - done,
+			up: up, row: at, length: upTo - done,
 		})
 		done = upTo
 		largest = max(largest, n*row)
@@ -39,7 +39,7 @@ func (p *Piece) transpose(dst []byte) {
 		for c := range p.cols {
 			line := p.src[c*columns*elem:][:columns*elem]
 			for r := from; r < from+n; r++ {
-				copy(dst[(r*p.cols+c)*elem:][:elem], line[((p.row+r)*p.step+p.phase)*elem:])
+				copy(dst[(r*p.cols+c)*elem:][:elem], line[p.up.Column(p.row+r, columns)*elem:])
 			}
 		}
 	}

@@ -54,7 +54,8 @@ type Piece struct {
 	length int    // source bytes that the piece counts for in the progress
 
 	step, phase int
-	row         int // first destination row, of a transposing upload
+	row         int           // first destination row, of a transposing upload
+	up          *table.Upload // a transposing upload
 }
 
 // NewUpload looks up the source of every upload and checks its destination.
@@ -135,7 +136,7 @@ func (u *Upload) check(up *table.Upload) error {
 	switch {
 	case !ok && up.Op == table.UploadTile:
 		return fmt.Errorf("%d bytes of %v are not rows of %d elements that can be tiled", up.SrcSize, up.Type, up.Cols)
-	case !ok && up.Op == table.UploadTranspose:
+	case !ok && up.Transposes():
 		return fmt.Errorf("%d bytes of %v are not %d rows that can be transposed taking every %d-th column", up.SrcSize, up.Type, up.Cols, max(up.Step, 1))
 	case !ok:
 		return fmt.Errorf("%d bytes of %v cannot be converted to float32", up.SrcSize, up.Type)
@@ -181,7 +182,7 @@ func (u *Upload) Cut() (count, largest int) {
 	for i, src := range u.bytes {
 		up := &u.t.Uploads[i]
 		all, _ := up.DstSize() // checked by NewUpload
-		if up.Op == table.UploadTranspose {
+		if up.Transposes() {
 			largest = max(largest, u.cutRows(up, src, all))
 			continue
 		}
@@ -247,7 +248,7 @@ func (u *Upload) Convert(p *Piece, dst []byte) (err error) {
 		return u.place(err)
 	}
 	// Several pieces read the source of a transposing upload, so it is not released.
-	if r, ok := u.src.(replay.Releaser); ok && p.op != table.UploadConst && p.op != table.UploadTranspose {
+	if r, ok := u.src.(replay.Releaser); ok && p.op != table.UploadConst && p.op != table.UploadTranspose && p.op != table.UploadHalf {
 		r.Release(p.src)
 	}
 	return nil
@@ -276,7 +277,7 @@ func (p *Piece) convert(dst []byte) error {
 	switch p.op {
 	case table.UploadToF32:
 		toF32(p.t, dst, p.src, p.step, p.phase)
-	case table.UploadTranspose:
+	case table.UploadTranspose, table.UploadHalf:
 		p.transpose(dst)
 	case table.UploadPlusOne:
 		toF32(p.t, dst, p.src, 0, 0)

@@ -16,20 +16,22 @@ import (
 // noGGUF are models whose family's GGUF form lacks a setting that they have, with what the error of
 // a conversion names.
 var noGGUF = map[string]string{
-	"gemma2_caps":      "AttnScale: 0.1 came back as",
-	"gemma2_g":         "AttnScale: 0.20412415 came back as",
-	"gemma3_linear":    "AttnScale: 0.14142136 came back as",
-	"ministral":        "Layer[0].Window: 0 came back as 20",
-	"ministral_tied":   "Layer[1].Window: 0 came back as 9",
-	"qwen2_moe_sparse": "Experts.OverAll: false came back as true",
-	"qwen2_windows":    "Layer[0].Window: 0 came back as 9",
-	"qwen3_5":          "4 heads of V with 2 of Q and K are not converted",
-	"qwen3_5_moe":      "4 heads of V with 2 of Q and K are not converted",
-	"qwen3_layers":     "Layer[1].Window: 0 came back as 5",
-	"qwen3_moe_sparse": "Experts.OverAll: true came back as false",
-	"qwen3_next":       "qwen3_next has no GGUF form",
-	"qwen3_next_wide":  "qwen3_next has no GGUF form",
-	"smollm3":          "Layer[1].NoRope: true came back as false",
+	"gemma2_caps":        "AttnScale: 0.1 came back as",
+	"gemma2_g":           "AttnScale: 0.20412415 came back as",
+	"gemma3_linear":      "AttnScale: 0.14142136 came back as",
+	"llama4":             "Temper.Span: 16 came back as 8192",
+	"llama4_interleaved": "QKNorm: false came back as true",
+	"ministral":          "Layer[0].Window: 0 came back as 20",
+	"ministral_tied":     "Layer[1].Window: 0 came back as 9",
+	"qwen2_moe_sparse":   "Experts.OverAll: false came back as true",
+	"qwen2_windows":      "Layer[0].Window: 0 came back as 9",
+	"qwen3_5":            "4 heads of V with 2 of Q and K are not converted",
+	"qwen3_5_moe":        "4 heads of V with 2 of Q and K are not converted",
+	"qwen3_layers":       "Layer[1].Window: 0 came back as 5",
+	"qwen3_moe_sparse":   "Experts.OverAll: true came back as false",
+	"qwen3_next":         "qwen3_next has no GGUF form",
+	"qwen3_next_wide":    "qwen3_next has no GGUF form",
+	"smollm3":            "Layer[1].NoRope: true came back as false",
 }
 
 // TestFamilies compares both forms of the small models with their references: the directory and the
@@ -127,7 +129,7 @@ func promptInPieces(t testing.TB, s *pianola.Session, ids []int32, size int) (ne
 // scored routers, shared experts, factors of Q by position, parallel blocks, layers with heads of several
 // sizes, and layers that share K and V.
 func TestFamilyParallel(t *testing.T) {
-	for _, name := range []string{"ministral3", "glm4_moe_qknorm", "cohere2", "qwen2_moe", "gemma4_untied", "gemma4_e_untied"} {
+	for _, name := range []string{"ministral3", "glm4_moe_qknorm", "cohere2", "qwen2_moe", "gemma4_untied", "gemma4_e_untied", "llama4_step"} {
 		t.Run(name, func(t *testing.T) {
 			dir := "testdata/variants/" + name
 			table := pianola.TableOptions{Context: 256, Batching: true, LogProbs: true}
@@ -146,10 +148,10 @@ func TestFamilyParallel(t *testing.T) {
 }
 
 // TestFamilySessions checks that chains, prompts in pieces, rewinds, forks, snapshots and attention sinks
-// work for layers with heads of several sizes, and for layers that share K and V.
+// work for layers with heads of several sizes, for layers that share K and V, and for attention in chunks.
 func TestFamilySessions(t *testing.T) {
 	ids := latentPrompt(130)
-	for _, name := range []string{"gemma4_untied", "gemma4_e_untied"} {
+	for _, name := range []string{"gemma4_untied", "gemma4_e_untied", "llama4"} {
 		t.Run(name, func(t *testing.T) {
 			dir := "testdata/variants/" + name
 			m := open(t, dir, pianola.Options{Device: pianola.DeviceCPU, Table: pianola.TableOptions{Draft: 4}})

@@ -96,7 +96,7 @@ func (o *oracle) norm(r arch.Role, layer int, x []float64) []float64 {
 	return y
 }
 
-// rms returns x divided by its root mean square and multiplied by weights.
+// rms returns x divided by its root mean square and multiplied by weights, unless name is "".
 func (o *oracle) rms(x []float64, name string) []float64 {
 	sum := 0.0
 	for _, v := range x {
@@ -104,7 +104,9 @@ func (o *oracle) rms(x []float64, name string) []float64 {
 	}
 	y := make([]float64, len(x))
 	for i, v := range x {
-		y[i] = v / math.Sqrt(sum/float64(len(x))+float64(o.Eps)) * float64(o.tensors[name][i])
+		if y[i] = v / math.Sqrt(sum/float64(len(x))+float64(o.Eps)); name != "" {
+			y[i] *= float64(o.tensors[name][i])
+		}
 	}
 	return y
 }
@@ -138,8 +140,13 @@ func (o *oracle) heads(r, norm arch.Role, layer, position int, y []float64) []fl
 			}
 		}
 	}
-	if o.QKNorm && o.QKNormRotated {
+	if o.QKNorm && o.QKNormRotated && !(o.BareQKNorm && o.Layer[layer].NoRope) {
 		normalise()
+	}
+	if t := &o.Temper; r == arch.Q && t.Scale != 0 && (o.Layer[layer].NoRope || !t.NoRope) {
+		for i := range x {
+			x[i] *= 1 + float64(t.Scale)*math.Log1p(math.Floor(float64((position+t.Offset)/t.Span)))
+		}
 	}
 	return x
 }
@@ -175,14 +182,41 @@ func (o *oracle) feedForward(layer int, y []float64) []float64 {
 	}
 	for e, weight := range o.chosen(layer, o.linear(arch.Router, layer, y)) {
 		part := func(p arch.ExpertPart, rows int) func(x []float64) []float64 {
-			return func(x []float64) []float64 { return o.multiply(o.Expert(p, layer, e).Name, 0, rows, x) }
+			return func(x []float64) []float64 { return o.expert(p, layer, e, rows, x) }
 		}
-		ff := o.Experts.FF
-		for i, v := range gated(part(arch.ExpertGate, ff)(y), part(arch.ExpertUp, ff)(y), part(arch.ExpertDown, o.Width)) {
+		ff, x := o.Experts.FF, y
+		if o.Experts.WeighInput {
+			x = slices.Clone(y)
+			for i := range x {
+				x[i] *= weight
+			}
+			weight = 1
+		}
+		for i, v := range gated(part(arch.ExpertGate, ff)(x), part(arch.ExpertUp, ff)(x), part(arch.ExpertDown, o.Width)) {
 			out[i] += weight * v
 		}
 	}
 	return out
+}
+
+// expert returns the product of a matrix of an expert with x.
+func (o *oracle) expert(part arch.ExpertPart, layer, e, rows int, x []float64) []float64 {
+	t := o.Expert(part, layer, e)
+	matrix := o.tensors[t.Name]
+	if !t.Each {
+		matrix = matrix[e*t.Stack*len(x):]
+	}
+	y := make([]float64, rows)
+	for i := range y {
+		for j := range x {
+			at := (t.First+i*t.Step)*len(x) + j
+			if t.Transposed {
+				at = j*t.Stack + t.First + i*t.Step
+			}
+			y[i] += float64(matrix[at]) * x[j]
+		}
+	}
+	return y
 }
 
 // chosen returns the experts for a position and their weights. The model must not have groups.
@@ -224,7 +258,9 @@ func (o *oracle) attention(layer int, q []float64, keys, values [][]float64) []f
 	}
 	first := 0
 	if w := o.Layer[layer].Window; w > 0 {
-		first = max(0, len(keys)-w)
+		if first = max(0, len(keys)-w); o.Layer[layer].Chunked {
+			first = (len(keys) - 1) / w * w
+		}
 	}
 	out := make([]float64, len(q))
 	for h := range o.Heads {
@@ -279,7 +315,7 @@ func (o *oracle) logits(ids []int32) []float64 {
 // TestOracle compares models that llama.cpp does not run, or runs differently, with the oracle.
 // Prompts are longer than the windows. It checks the oracle with a model that llama.cpp has run.
 func TestOracle(t *testing.T) {
-	for _, name := range []string{"exaone4", "ministral", "ministral_tied", "cohere2_wide", "ernie4_5_bias", "seed_oss_tied", "qwen2_moe_sparse"} {
+	for _, name := range []string{"exaone4", "ministral", "ministral_tied", "cohere2_wide", "ernie4_5_bias", "seed_oss_tied", "qwen2_moe_sparse", "llama4", "llama4_interleaved"} {
 		t.Run(name, func(t *testing.T) {
 			dir := testmodels.Path(t, filepath.Join("testdata/variants", name))
 			ids := make([]int32, 40)

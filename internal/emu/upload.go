@@ -74,7 +74,7 @@ func uploadOne(t *table.Table, u *table.Upload, src replay.Source, mem [][]byte)
 	}
 	to = to[u.DstOffset:][:size]
 	switch u.Op {
-	case table.UploadTranspose:
+	case table.UploadTranspose, table.UploadHalf:
 		transpose(u, to, from)
 	case table.UploadToF32, table.UploadPlusOne:
 		from = stepped(u, from)
@@ -97,14 +97,14 @@ func uploadOne(t *table.Table, u *table.Upload, src replay.Source, mem [][]byte)
 	return nil
 }
 
-// transpose writes every Step-th column as a row.
+// transpose writes every Step-th column, or half of the columns, as a row.
 func transpose(u *table.Upload, to, from []byte) {
 	_, size := u.Type.Block()
-	cols, step := int(u.Cols), int(max(u.Step, 1))
+	cols := int(u.Cols)
 	columns := len(from) / size / cols
 	for i := range len(to) / size {
 		row, col := i/cols, i%cols
-		copy(to[i*size:][:size], from[(col*columns+row*step+int(u.Phase))*size:])
+		copy(to[i*size:][:size], from[(col*columns+u.Column(row, columns))*size:])
 	}
 }
 

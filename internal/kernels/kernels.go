@@ -71,6 +71,7 @@ const (
 	SSMScan          decl.ID = 46
 	GatedNorm        decl.ID = 47
 	ScaleColumns     decl.ID = 48
+	AttnChunk        decl.ID = 49
 )
 
 // Bindings of embed.
@@ -2281,4 +2282,70 @@ func (p ScaleColumnsParams) Put(c *table.Cmd) {
 	putU32(c, 0, p.N)
 	putU32(c, 4, p.Stride)
 	c.ParamSize = 8
+}
+
+// Bindings of attn_chunk.
+const (
+	AttnChunkBindQ      = 0 // r, [rows, heads, head_dim] float32, rows q_stride apart
+	AttnChunkBindKCache = 1 // r, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
+	AttnChunkBindVCache = 2 // r, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
+	AttnChunkBindOut    = 3 // w, [rows, heads, head_dim] float32
+	AttnChunkBindLogits = 4 // r, [heads] float32
+)
+
+// Specialisation constants of attn_chunk.
+const (
+	AttnChunkSpecHeadDim   = 0 // elements of a head
+	AttnChunkSpecWindowed  = 1 // 1 if attention is limited to a window
+	AttnChunkSpecKV        = 2 // element type of the KV cache
+	AttnChunkSpecLearned   = 3 // 1 if each head has a learned sink logit, which takes part in its softmax but has no value
+	AttnChunkSpecSequences = 4 // which sequences the rows belong to
+)
+
+// AttnChunkParams are the parameters of attn_chunk.
+type AttnChunkParams struct {
+	Heads     uint32  // Q heads
+	KVHeads   uint32  // K and V heads
+	QStride   uint32  // elements from one row of q to the next
+	Cap       uint32  // rows of the cache
+	Window    uint32  // positions seen, if the constant windowed is 1
+	Scale     float32 // factor of Q·K
+	HeadGroup uint32  // Q heads that a threadgroup takes
+	SoftCap   float32 // c, if a score s becomes c*tanh(s/c); 0 means no cap
+	Tables    uint32  // offset of the page tables in the step block, in a pooled table
+	Table     uint32  // pages in the page table of a sequence, in a pooled table
+	Pool      uint32  // sequences of a pooled table; 0 in other tables
+}
+
+// AttnChunkParamsOf decodes the parameters of c, a command of kernel attn_chunk.
+func AttnChunkParamsOf(c *table.Cmd) AttnChunkParams {
+	return AttnChunkParams{
+		Heads:     u32(c, 0),
+		KVHeads:   u32(c, 4),
+		QStride:   u32(c, 8),
+		Cap:       u32(c, 12),
+		Window:    u32(c, 16),
+		Scale:     f32(c, 20),
+		HeadGroup: u32(c, 24),
+		SoftCap:   f32(c, 28),
+		Tables:    u32(c, 32),
+		Table:     u32(c, 36),
+		Pool:      u32(c, 40),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p AttnChunkParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.Heads)
+	putU32(c, 4, p.KVHeads)
+	putU32(c, 8, p.QStride)
+	putU32(c, 12, p.Cap)
+	putU32(c, 16, p.Window)
+	putF32(c, 20, p.Scale)
+	putU32(c, 24, p.HeadGroup)
+	putF32(c, 28, p.SoftCap)
+	putU32(c, 32, p.Tables)
+	putU32(c, 36, p.Table)
+	putU32(c, 40, p.Pool)
+	c.ParamSize = 44
 }

@@ -35,8 +35,9 @@ type attn struct {
 	float floatFunc // product of rows of K and Q, for a float16 cache
 
 	heads, headDim, qStride int
-	perKV                   int // Q heads per K and V head
-	window                  int // number of last positions that are visible; 0 means all
+	perKV                   int  // Q heads per K and V head
+	window                  int  // number of last positions that are visible; 0 means all
+	chunked                 bool // only those of them are visible that follow a multiple of window
 	span, splits            int
 	split                   bool
 	scale                   float32
@@ -107,6 +108,30 @@ func newAttnTile(b *binder) (kernel, error) {
 	k.window = b.window(kernels.AttnTileSpecWindowed, p.Window)
 	if b.spec(kernels.AttnTileSpecLearned) != 0 {
 		k.learned = b.f32(kernels.AttnTileBindLogits)
+	}
+	return k, b.err
+}
+
+// newAttnChunk returns attn_chunk as attn.
+func newAttnChunk(b *binder) (kernel, error) {
+	p := kernels.AttnChunkParamsOf(b.cmd)
+	d, kind := b.spec(kernels.AttnChunkSpecHeadDim), b.spec(kernels.AttnChunkSpecKV)
+	b.need(p.KVHeads > 0 && p.Heads%max(p.KVHeads, 1) == 0, "%d heads cannot share %d K and V heads", p.Heads, p.KVHeads)
+	b.need(p.Window > 0, "the chunks have no positions")
+	k := &attn{
+		ops: b.ops, float: b.ops.float[dtype.F16],
+		heads: int(p.Heads), headDim: int(d), qStride: int(p.QStride), perKV: int(p.Heads / max(p.KVHeads, 1)),
+		window: int(p.Window), chunked: true, splits: 1, scale: p.Scale, softCap: p.SoftCap,
+		q:      b.f32(kernels.AttnChunkBindQ),
+		kCache: b.kvCache(kernels.AttnChunkBindKCache, p.KVHeads, p.Cap, 0, d, kind),
+		vCache: b.kvCache(kernels.AttnChunkBindVCache, p.KVHeads, p.Cap, 0, d, kind),
+		out:    b.f32(kernels.AttnChunkBindOut),
+	}
+	k.sequences = b.sequences(kernels.AttnChunkSpecSequences, p.Pool)
+	k.kCache.paged(b, &k.sequences, p.Tables, p.Table, p.Pool)
+	k.vCache.paged(b, &k.sequences, p.Tables, p.Table, p.Pool)
+	if b.spec(kernels.AttnChunkSpecLearned) != 0 {
+		k.learned = b.f32(kernels.AttnChunkBindLogits)
 	}
 	return k, b.err
 }
@@ -269,7 +294,10 @@ func (k *attn) sees(w *worker, g *attnGroup, r, s int) (begin, end int) {
 // seen returns the positions [begin, end) that row r sees in split s.
 func (k *attn) seen(w *worker, r, s int) (begin, end int) {
 	end = k.visible(w, r)
-	if k.window > 0 {
+	switch {
+	case k.chunked:
+		begin = (end - 1) / k.window * k.window
+	case k.window > 0:
 		begin = max(0, end-k.window)
 	}
 	if k.split {

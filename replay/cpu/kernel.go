@@ -60,6 +60,7 @@ var constructors = [...]func(b *binder) (kernel, error){
 	kernels.Attn:             newAttn,
 	kernels.AttnMerge:        newAttnMerge,
 	kernels.AttnTile:         newAttnTile,
+	kernels.AttnChunk:        newAttnChunk,
 	kernels.SiLUMul:          newSiLUMul,
 	kernels.Argmax:           newArgmax,
 	kernels.RoPEAttn:         newRoPEAttn,

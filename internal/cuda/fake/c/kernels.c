@@ -315,6 +315,22 @@ static void attn_tile(const launch *l) {
     }
 }
 
+static void attn_chunk(const launch *l) {
+    PARAMS(attn_chunk);
+    uint32_t d = l->specs[0];
+    kv_cache k = {l->bind[1], l->specs[2], p->kv_heads, p->cap, d, 0, NULL, 0}, v = k;
+    v.mem = l->bind[2];
+    for (uint32_t r = 0; r < rows(l); r++) {
+        turn(l, l->specs[4], r, p->tables, p->table, p->pool, &k, &v);
+        for (uint32_t h = 0; h < p->heads && !ended(l, l->specs[4], r); h++) {
+            const float *q = F(0) + (uint64_t)r * p->q_stride + h * d;
+            positions a = {0, seen(l, l->specs[4], r), 0};
+            a.begin = (a.end - 1) / p->window * p->window;
+            attend(F(3) + ((uint64_t)r * p->heads + h) * d, NULL, q, q, 0, k, v, h / (p->heads / p->kv_heads), a, p->scale, p->soft_cap);
+        }
+    }
+}
+
 static void rope_attn(const launch *l) {
     PARAMS(rope_attn);
     uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits, len = second(l, 4) + second(l, 8);
@@ -594,7 +610,7 @@ static void rank(const launch *l) {
 }
 
 // Every kernel first checks the stop flag.
-#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(attn_tile) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(gemm_few) X(add_rmsnorm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(choose_rows) X(patch)
+#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(attn_tile) X(attn_chunk) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(gemm_few) X(add_rmsnorm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(choose_rows) X(patch)
 KERNELS(GUARD)
 
 kernel fake_kernel(const char *name) {
