@@ -114,6 +114,9 @@ type Config struct {
 	ResidualScale float32 `json:",omitzero"` // factor of a block's output before it is added to the residual stream; 0 means none
 	LogitScale    float32 `json:",omitzero"` // factor of the logits; 0 means none
 
+	// Factors are the factors of blocks' parts; 0 means none.
+	Factors Factors `json:",omitzero"`
+
 	RopeLayout RopeLayout
 	Ropes      []Rope  // distinct RoPE settings; nearly always one
 	Layer      []Layer // [Layers]
@@ -168,6 +171,15 @@ func (b *Bias) field(r Role) *bool {
 	return nil
 }
 
+// Factors multiply parts of blocks. 0 means no factor.
+type Factors struct {
+	Attn       float32 // the result of attention
+	Gate, Down float32 // the gate of the feed-forward block before its activation, and its result
+	Mamba      float32 // the result of Mamba-2
+	// MambaIn are the factors of z, X, B, C and the step sizes. All or none of them are 0.
+	MambaIn [5]float32
+}
+
 // Layer holds the properties that differ between layers.
 type Layer struct {
 	// Window is 0 for full attention. Otherwise a position sees the last Window positions, its
@@ -180,6 +192,7 @@ type Layer struct {
 	NoRope  bool  `json:",omitzero"`  // Q and K are not rotated
 	Sparse  bool  `json:",omitempty"` // the layer has experts instead of one feed-forward block
 	Mixer   Mixer `json:",omitzero"`
+	Beside  bool  `json:",omitzero"` // the layer has attention beside its mixer, with the same input
 
 	// Sizes that differ from those in Config; 0 means the same.
 	HeadDim int `json:",omitzero"`

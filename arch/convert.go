@@ -15,6 +15,8 @@ type convertRule struct {
 	Family string `json:"family"`
 	// Settings are keys that llama.cpp requires in addition to those that the model needs.
 	Settings []convertSetting `json:"settings"`
+	// Fold multiplies the factors of activations into the weights, as the GGUF form has no keys for them.
+	Fold bool `json:"fold"`
 }
 
 // convertSetting is a key of GGUF metadata that is added unless it is already set.
@@ -48,7 +50,7 @@ func (r *convertRule) validate() error {
 
 // Conversion describes the GGUF file that a Hugging Face model is converted to.
 type Conversion struct {
-	Config   *Config // configuration of the source
+	Config   *Config // configuration of the source, without factors that Tensors contain
 	Settings []Setting
 	Tensors  []Converted
 }
@@ -82,6 +84,8 @@ type ConvertedRows struct {
 	// Row i is row First + i*Step of the tensor, which is treated as a matrix whatever its number
 	// of dimensions. Step 0 means 1.
 	First, Step uint64
+	// Scale multiplies the elements, unless it is 0.
+	Scale float32
 
 	// Each head has Head rows. Its first Rotary rows are reordered from the layout Half to the
 	// layout Interleaved. If Rotary is 0, no rows are reordered.
@@ -138,6 +142,11 @@ func (s *Set) Convert(src Source) (*Conversion, error) {
 		return nil, fmt.Errorf("arch: %s has no GGUF form to convert to", c.Arch)
 	}
 	v := &conversion{Conversion: Conversion{Config: c}, src: src, form: d.GGUF, used: map[string]string{}, index: map[string]int{}}
+	if rule.Fold {
+		if err := v.fold(); err != nil {
+			return nil, err
+		}
+	}
 	h := s.named(c.Arch).HF
 	f := h.withDefaults(hfFields(src))
 	v.settings()
@@ -169,6 +178,9 @@ type conversion struct {
 	form  *ggufForm
 	used  map[string]string // by tensor of the source and its first row: the tensor that it was converted to
 	index map[string]int    // of Tensors, by name
+	// folded are the factors that the weights of roles contain, and parts those of MambaIn, or zeros.
+	folded map[Role]float32
+	parts  [5]float32
 }
 
 // set adds a setting of the architecture under the name that the family uses.
@@ -457,7 +469,7 @@ func (v *conversion) tensors() error {
 }
 
 // role adds the weight and the bias of a role in a layer.
-func (v *conversion) role(r Role, layer int) error {
+func (v *conversion) role(r Role, layer int) (err error) {
 	names := v.form.names("")
 	c := v.Config
 	if r == KVUp {
@@ -506,7 +518,12 @@ func (v *conversion) role(r Role, layer int) error {
 				return fmt.Errorf("arch: tensor %s: a tensor that fuses Q or K with other rows is not supported", of.from)
 			}
 		}
-		if err := v.add(of.to, shape, rows); err != nil {
+		if of.to == bias {
+			err = v.add(of.to, shape, rows)
+		} else {
+			err = v.addScaled(r, of.to, shape, rows)
+		}
+		if err != nil {
 			return err
 		}
 		if of.to != bias && c.NormPlusOne && !v.form.NormPlusOne && (r.norm() || r == QNorm || r == KNorm) {

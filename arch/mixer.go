@@ -35,6 +35,9 @@ func (m Mixer) String() string {
 // Recurrent reports whether a layer with the mixer has a state of fixed size.
 func (m Mixer) Recurrent() bool { return m != Attention }
 
+// Attends reports whether the layer has attention.
+func (l *Layer) Attends() bool { return l.Mixer == Attention || l.Beside }
+
 // Recurrent reports whether some layer has recurrent state.
 func (c *Config) Recurrent() bool {
 	for i := range c.Layer {
@@ -75,6 +78,8 @@ type mixerRule struct {
 	Heads    string `json:"heads"`
 	KeyDim   string `json:"key_dim"`
 	ValueDim string `json:"value_dim"`
+	// Beside makes each layer have attention beside the block with recurrent state.
+	Beside bool `json:"beside"`
 	// Mamba lists the keys of the sizes of Mamba.
 	Mamba *mambaRule `json:"mamba"`
 }
@@ -163,13 +168,13 @@ func (r *mixerRule) reads(key string) bool {
 // mark sets the mixers of the layers, of which attention reports those with attention.
 func (r *mixerRule) mark(f *fields, c *Config, attention func(layer int) bool) {
 	c.ConvTaps = f.need(r.Taps, minTaps, maxTaps)
-	found := false
+	found := r.Beside
 	for i := range c.Layer {
 		if attention(i) {
 			found = true
 			continue
 		}
-		c.Layer[i].Mixer = Mixer(r.Kind)
+		c.Layer[i].Mixer, c.Layer[i].Beside = Mixer(r.Kind), r.Beside
 	}
 	if f.err == nil && !found {
 		f.fail(&FieldError{Key: "layers", Reason: "none has attention"})
@@ -184,6 +189,10 @@ func (r *mixerRule) readHF(f *fields, src Source, c *Config) {
 	c.convMatrix = true
 	r.delta(f, c, false)
 	r.Mamba.read(f, src, c)
+	if r.Beside {
+		r.mark(f, c, func(int) bool { return false })
+		return
+	}
 	list := f.list(r.LayerTypes)
 	if list == nil && r.Interval != "" {
 		r.periodic(f, c)
@@ -224,6 +233,10 @@ func (r *mixerRule) readGGUF(f *fields, src Source, c *Config, heads any) {
 	}
 	r.delta(f, c, true)
 	r.Mamba.read(f, src, c)
+	if r.Beside {
+		r.mark(f, c, func(int) bool { return false })
+		return
+	}
 	if r.Interval != "" {
 		r.periodic(f, c)
 		return
@@ -326,9 +339,13 @@ func (v *conversion) mixers(f *fields) {
 		v.set(kvHeadsKey, uint32(c.KVHeads))
 		return
 	}
+	if r.Beside {
+		v.set(kvHeadsKey, uint32(c.KVHeads))
+		return
+	}
 	heads := make([]uint32, c.Layers)
 	for i := range heads {
-		if !c.Layer[i].Mixer.Recurrent() {
+		if c.Layer[i].Attends() {
 			heads[i] = uint32(c.KVHeads)
 		}
 	}

@@ -1,7 +1,9 @@
 package arch
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -13,10 +15,22 @@ type scaleRule struct {
 	Logits   string `json:"logits"`   // divides the logits
 	// LogitFactor multiplies the logits.
 	LogitFactor string `json:"logit_factor"`
+
+	Key     string `json:"key"`      // multiplies K
+	AttnIn  string `json:"attn_in"`  // multiplies the input of Q, K and V
+	AttnOut string `json:"attn_out"` // multiplies the result of attention
+	FF      string `json:"ff"`       // a list: multiply the gate of the feed-forward block, and its result
+	// MambaIn multiplies the input of Mamba-2, and the list MambaParts its products z, X, B, C and the
+	// step sizes. MambaOut multiplies its result.
+	MambaIn    string `json:"mamba_in"`
+	MambaParts string `json:"mamba_parts"`
+	MambaOut   string `json:"mamba_out"`
 }
 
 func (r *scaleRule) reads(key string) bool {
-	return r != nil && key != "" && (key == r.Embed || key == r.Attn || key == r.Residual || key == r.Logits || key == r.LogitFactor)
+	return r != nil && key != "" && slices.Contains([]string{
+		r.Embed, r.Attn, r.Residual, r.Logits, r.LogitFactor, r.Key, r.AttnIn, r.AttnOut, r.FF, r.MambaIn, r.MambaParts, r.MambaOut,
+	}, key)
 }
 
 // readScales sets c's factors of activations.
@@ -37,6 +51,59 @@ func (c *Config) readScales(f *fields, r *scaleRule) {
 	if x := f.scale(r.LogitFactor, 1); x != 1 {
 		c.LogitScale = float32(x)
 	}
+	c.readFactors(f, r)
+}
+
+// readFactors sets the factors of blocks' parts. A factor of the input of attention is one of Q, K and V.
+func (c *Config) readFactors(f *fields, r *scaleRule) {
+	in := f.scale(r.AttnIn, 1)
+	if x := in * in * f.scale(r.Key, 1); x != 1 {
+		c.AttnScale = float32(x * cmp.Or(float64(c.AttnScale), float64(invRoot(float64(c.HeadDim)))))
+	}
+	of := &c.Factors
+	set := func(to *float32, x float64) {
+		if x != 1 {
+			*to = float32(x)
+		}
+	}
+	set(&of.Attn, in*f.scale(r.AttnOut, 1))
+	ff := f.scales(r.FF, 2)
+	set(&of.Gate, ff[0])
+	set(&of.Down, ff[1])
+	set(&of.Mamba, f.scale(r.MambaOut, 1))
+	in = f.scale(r.MambaIn, 1)
+	parts, any := f.scales(r.MambaParts, len(of.MambaIn)), false
+	for i := range parts {
+		parts[i] *= in
+		any = any || parts[i] != 1
+	}
+	for i := range parts {
+		if any {
+			of.MambaIn[i] = float32(parts[i])
+		}
+	}
+}
+
+// scales returns a list of n factors, which are 1 if the key is missing.
+func (f *fields) scales(key string, n int) []float64 {
+	out := slices.Repeat([]float64{1}, n)
+	list := f.list(key)
+	if key == "" || list == nil {
+		return out
+	}
+	if len(list) != n {
+		f.failf(key, "%d factors, want %d", len(list), n)
+		return out
+	}
+	for i, v := range list {
+		x, ok := toFloat(v)
+		if out[i] = math.Abs(x); !ok || out[i] < minScale || out[i] > maxScale {
+			f.failf(key, "%s is not a factor", clip(v))
+			return out
+		}
+		out[i] = x
+	}
+	return out
 }
 
 // scale returns a factor, or absent if the key is missing; in GGUF files 0 counts as missing.

@@ -233,7 +233,7 @@ func (c *Config) Has(r Role, layer int) bool {
 	case LayerScale:
 		return c.LayerScale
 	case Q, K, V, O, QNorm, KNorm, AttnSinks:
-		if c.Layer[layer].Mixer.Recurrent() {
+		if !c.Layer[layer].Attends() {
 			return false
 		}
 	}

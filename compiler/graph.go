@@ -103,6 +103,8 @@ func (s *state) planKV() {
 		l := &layerPlan{index: i, cap: ctx, headDim: s.cfg.HeadDimAt(i), kvHeads: s.cfg.KVHeadsAt(i), config: s.cfg.Layer[i]}
 		if l.config.Mixer.Recurrent() {
 			s.planState(l)
+		}
+		if !l.config.Attends() {
 			s.layers = append(s.layers, l)
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 
 // attention emits a layer's attention block after the norm with the result y: Q, K, V, QK norm, RoPE,
 // KV write, attention, output projection and residual; or the block that the layer has instead of
-// attention.
+// attention, or before it.
 func (s *state) attention(p *program, l *layerPlan, x, y, angles, turn *value) (err error) {
 	c := s.cfg
 	if l.config.Mixer == arch.ShortConv {
@@ -21,7 +21,9 @@ func (s *state) attention(p *program, l *layerPlan, x, y, angles, turn *value) (
 		return s.gatedDelta(p, l, x, y)
 	}
 	if l.config.Mixer == arch.Mamba2 {
-		return s.mamba(p, l, x, y)
+		if err := s.mamba(p, l, x, y); err != nil || !l.config.Beside {
+			return err
+		}
 	}
 	if c.Latent.KVRank > 0 {
 		return s.latentAttention(p, l, x, y, angles, turn)
@@ -116,7 +118,7 @@ func (s *state) attended(p *program, l *layerPlan, x, a *value) error {
 	if o, err = s.norm(p, spot{role: roleAttnPostNorm, layer: l}, o, arch.AttnPostNorm); err != nil {
 		return err
 	}
-	s.residual(p, spot{role: roleAttnResidual, layer: l}, x, o)
+	s.scaledResidual(p, spot{role: roleAttnResidual, layer: l}, x, o, s.cfg.Factors.Attn)
 	return nil
 }
 
@@ -195,7 +197,7 @@ func (s *state) feedForward(p *program, l *layerPlan, x, y *value) error {
 	if down, err = s.norm(p, spot{role: roleFFNPostNorm, layer: l}, down, arch.FFNPostNorm); err != nil {
 		return err
 	}
-	s.residual(p, residual, x, down)
+	s.scaledResidual(p, residual, x, down, s.cfg.Factors.Down)
 	return nil
 }
 
@@ -230,6 +232,9 @@ func (s *state) activated(p *program, y *value, l *layerPlan, of ffn) (*value, e
 	if err != nil {
 		return nil, err
 	}
+	if factor := s.cfg.Factors.Gate; factor != 0 {
+		p.emit(spot{role: roleGateScale, layer: l}, scaleArgs{factors: s.constant("ffn.gate_scale", []float32{factor}), span: 1}, nil, gate.all())
+	}
 	act := p.value(l.name("ffn.act"), gate.width)
 	p.emit(spot{role: roleSiLUMul, layer: l}, siluMulArgs{activation: uint32(s.cfg.Activation)}, []operand{gate.all(), up.all()}, act.all())
 	return act, nil
@@ -247,7 +252,15 @@ func (s *state) ungated(p *program, y *value, l *layerPlan) (*value, error) {
 
 // residual emits x += ResidualScale * delta, with the configuration's factor.
 func (s *state) residual(p *program, at spot, x, delta *value) {
-	p.emit(at, addArgs{delta: s.cfg.ResidualScale}, []operand{delta.all()}, x.all())
+	s.scaledResidual(p, at, x, delta, 0)
+}
+
+// scaledResidual emits x += ResidualScale * factor * delta, where factors of 0 mean 1.
+func (s *state) scaledResidual(p *program, at spot, x, delta *value, factor float32) {
+	if scale := s.cfg.ResidualScale; scale != 0 {
+		factor = cmp.Or(factor, 1) * scale
+	}
+	p.emit(at, addArgs{delta: factor}, []operand{delta.all()}, x.all())
 }
 
 // norm emits y = norm(x) * w and returns y. If the model has no such norm, it returns x.

@@ -23,6 +23,7 @@ func (s *state) mamba(p *program, l *layerPlan, x, y *value) error {
 	z := operand{v: in, width: inner}
 	steps := operand{v: in, off: inner + channels, width: m.Heads}
 
+	s.scaleParts(p, l, in)
 	at := spot{role: roleConv, layer: l}
 	conv := convArgs{form: decl.ConvSiLU, taps: s.cfg.ConvTaps}
 	if conv.w, conv.bias, err = s.convWeights(at, arch.Conv, channels); err != nil {
@@ -51,8 +52,22 @@ func (s *state) mamba(p *program, l *layerPlan, x, y *value) error {
 	if err != nil {
 		return err
 	}
-	s.residual(p, spot{role: roleMambaResidual, layer: l}, x, o)
+	s.scaledResidual(p, spot{role: roleMambaResidual, layer: l}, x, o, s.cfg.Factors.Mamba)
 	return nil
+}
+
+// scaleParts emits the multiplication of z, X, B, C and the step sizes by their factors.
+func (s *state) scaleParts(p *program, l *layerPlan, in *value) {
+	m := &s.cfg.Mamba
+	factors := s.cfg.Factors.MambaIn
+	if factors[0] == 0 {
+		return
+	}
+	var w []float32
+	for i, n := range []int{m.Heads * m.HeadDim, m.Heads * m.HeadDim, m.Groups * m.State, m.Groups * m.State, m.Heads} {
+		w = append(w, slices.Repeat(factors[i:i+1], n)...)
+	}
+	p.emit(spot{role: roleMambaScale, layer: l}, scaleColumnsArgs{w: s.constant(roleNames[roleMambaScale], w)}, nil, in.all())
 }
 
 // scanWeights returns the weights of the decay, what is added to step sizes, and the factors of X in the
@@ -156,4 +171,18 @@ func (a gatedNormArgs) lower(l *lowering) {
 	l.bindWeight(kernels.GatedNormBindW, a.w)
 	l.set(kernels.GatedNormSpecGate, a.order())
 	kernels.GatedNormParams{N: uint32(x.width / a.groups), Groups: uint32(a.groups), GateStride: stride(l.n.in[0]), Eps: a.eps}.Put(&l.cmd)
+}
+
+// scaleColumnsArgs holds the arguments of scale_columns, which multiplies the columns of out[0] by the
+// elements of w.
+type scaleColumnsArgs struct{ w *weight }
+
+func (scaleColumnsArgs) kernel() decl.ID      { return kernels.ScaleColumns }
+func (a scaleColumnsArgs) weights() []*weight { return []*weight{a.w} }
+
+func (a scaleColumnsArgs) lower(l *lowering) {
+	x := l.n.out[0]
+	l.bind(kernels.ScaleColumnsBindX, x)
+	l.bindWeight(kernels.ScaleColumnsBindW, a.w)
+	kernels.ScaleColumnsParams{N: uint32(x.width), Stride: stride(x)}.Put(&l.cmd)
 }

@@ -52,6 +52,7 @@ const (
 	roleDeltaGate
 	roleDeltaOut
 	roleMambaIn
+	roleMambaScale
 	roleMambaScan
 	roleMambaNorm
 	roleMambaOut
@@ -62,6 +63,7 @@ const (
 	roleGate
 	roleUp
 	roleGateUp
+	roleGateScale
 	roleSiLUMul
 	roleActivate
 	roleDown
@@ -119,10 +121,10 @@ var roleNames = [roles]string{
 	roleO: "attn.o", roleAttnPostNorm: "attn.post_norm", roleAttnResidual: "attn.residual",
 	roleConvIn: "conv.in", roleConv: "conv.conv", roleConvOut: "conv.out",
 	roleDeltaIn: "delta.in", roleDeltaGates: "delta.gates", roleDeltaZ: "delta.z", roleDeltaRule: "delta.rule", roleDeltaNorm: "delta.norm",
-	roleMambaIn: "mamba.in", roleMambaScan: "mamba.scan", roleMambaNorm: "mamba.norm", roleMambaOut: "mamba.out", roleMambaResidual: "mamba.residual",
+	roleMambaIn: "mamba.in", roleMambaScale: "mamba.scale", roleMambaScan: "mamba.scan", roleMambaNorm: "mamba.norm", roleMambaOut: "mamba.out", roleMambaResidual: "mamba.residual",
 	roleDeltaGate: "delta.gate", roleDeltaOut: "delta.out", roleQGate: "attn.q_gate", roleGateMul: "attn.gate",
 
-	roleFFNNorm: "ffn.norm", roleGate: "ffn.gate", roleUp: "ffn.up", roleGateUp: "ffn.gate_up",
+	roleFFNNorm: "ffn.norm", roleGate: "ffn.gate", roleUp: "ffn.up", roleGateUp: "ffn.gate_up", roleGateScale: "ffn.gate_scale",
 	roleSiLUMul: "ffn.silu_mul", roleActivate: "ffn.act", roleDown: "ffn.down",
 	roleRouter: "ffn.router", roleRoute: "ffn.route", roleExpertInput: "ffn.experts.input", roleExpertGate: "ffn.experts.gate", roleExpertUp: "ffn.experts.up",
 	roleExpertGateUp: "ffn.experts.gate_up", roleExpertSiLUMul: "ffn.experts.silu_mul", roleExpertDown: "ffn.experts.down",

@@ -308,7 +308,7 @@ func describe(c *arch.Config, kv pianola.KVType) *infoModel {
 // none.
 func kvBytes(c *arch.Config, kind uint32) (n uint64) {
 	for i, l := range c.Layer {
-		if !l.Mixer.Recurrent() && l.KVBack == 0 {
+		if l.Attends() && l.KVBack == 0 {
 			n += 2 * uint64(c.KVHeadsAt(i)) * decl.KVRowBytes(kind, c.HeadDimAt(i))
 		}
 	}

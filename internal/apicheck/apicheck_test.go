@@ -24,11 +24,11 @@ import (
 // of its tensors. Twenty are recurrent state: the blocks that have it, their sizes and the roles of their
 // tensors, and its slots.
 // Six are routers: the roles of biases and shared experts, and factors of Q. Eleven are what differs between
-// layers: sizes, the inputs of layers, and the roles of their tensors. Eight are Mamba-2 and the roles of its
-// tensors.
+// layers: sizes, the inputs of layers, and the roles of their tensors. Ten are Mamba-2, the roles of
+// its tensors, layers that have it beside attention, and the factors of their parts.
 // Three are uploads of half of a transposed matrix.
 const (
-	mostNames    = 917
+	mostNames    = 919
 	mostPackages = 13
 )
 

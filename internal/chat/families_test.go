@@ -46,7 +46,15 @@ var callTemplates = map[string]string{
 	"cohere2":     `{%- for m in messages %}<|{{ m.role }}|>{% if m.tool_calls %}<|START_THINKING|>{{ m.reasoning_content }}<|END_THINKING|><|START_ACTION|>[{% for t in m.tool_calls %}{"tool_call_id": "0", "tool_name": {{ t.function.name | tojson }}, "parameters": {{ t.function.arguments | tojson }}}{% endfor %}]<|END_ACTION|>{% else %}<|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}`,
 	"hunyuan":     `{%- for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{% if m.tool_calls %}{% for t in m.tool_calls %}<tool_call>{{ {"name": t.function.name, "arguments": t.function.arguments} | tojson }}</tool_call>{% endfor %}{% else %}<answer>{{ m.content }}</answer>{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`,
 	"exaone4":     `{%- for m in messages %}[|{{ m.role }}|]{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}{% for t in m.tool_calls or [] %}<tool_call>{{ {"name": t.function.name, "arguments": t.function.arguments} | tojson }}</tool_call>{% endfor %}{% endfor %}{% if add_generation_prompt %}[|assistant|]{% endif %}`,
-	"granite":     `{%- for m in messages %}<|start_of_role|>{{ m.role }}<|end_of_role|>{% if m.tool_calls %}<|tool_call|>[{% for t in m.tool_calls %}{{ {"name": t.function.name, "arguments": t.function.arguments} | tojson }}{% endfor %}]{% else %}{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|start_of_role|>assistant<|end_of_role|>{% endif %}`,
+	"granite4": `{%- for m in messages %}<|start_of_role|>{{ m.role }}<|end_of_role|>{{ m.content }}{% for t in m.tool_calls or [] %}<tool_call>
+{{ {"name": t.function.name, "arguments": t.function.arguments} | tojson }}
+</tool_call>{% endfor %}{% endfor %}{% if add_generation_prompt %}<|start_of_role|>assistant<|end_of_role|>{% endif %}`,
+	"falcon-h1": `{%- for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}{% for t in m.tool_calls or [] %}<tool_call>
+{"name": "{{ t.function.name }}", "arguments": {{ t.function.arguments | tojson }}}
+</tool_call>{% endfor %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}`,
+	"granite": `{%- for m in messages %}<|start_of_role|>{{ m.role }}<|end_of_role|>{% if m.tool_calls %}<|tool_call|>[{% for t in m.tool_calls %}{{ {"name": t.function.name, "arguments": t.function.arguments} | tojson }}{% endfor %}]{% else %}{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|start_of_role|>assistant<|end_of_role|>{% endif %}`,
 	"gemma4": `{%- for m in messages %}<|turn>{{ m.role }}
 {% if m.reasoning_content %}<|channel>thought
 {{ m.reasoning_content }}
@@ -83,6 +91,9 @@ func TestFamilyAnswers(t *testing.T) {
 		{"gemma4", "<|tool_call>call:weather{city:<|\"|>Köln}<tool_call|>", "<|tool_call>call:weather{city:<|\"|>Köln}<tool_call|>", "", nil},
 		{"exaone4", "<think>\nHm.\n</think>\n\n<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>", "", "Hm.", []ToolCall{call("now", "{}")}},
 		{"granite", "<|tool_call|>[{\"name\": \"now\", \"arguments\": {}}]", "", "", []ToolCall{call("now", "{}")}},
+		{"granite4", "So:\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>", "So:", "",
+			[]ToolCall{call("weather", `{"city": "Köln"}`), call("now", "{}")}},
+		{"falcon-h1", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>", "", "", []ToolCall{call("now", "{}")}},
 		{"llama4", "<|python_start|>[weather(city=\"Köln\"), now()]<|python_end|>", "", "", []ToolCall{call("weather", `{"city": "Köln"}`), call("now", "{}")}},
 		{"llama4", "[weather(city=\"Köln\")]", "", "", []ToolCall{call("weather", `{"city": "Köln"}`)}},
 	} {

@@ -275,13 +275,19 @@ func (m *Model) fill(c *chunk, to dtype.Type, values []float32) ([]float32, erro
 	if t.values != nil {
 		values = append(values[:0], t.values[c.first:][:c.elems]...)
 	} else {
-		if t.Type == to && !t.plusOne && !t.minusExp {
+		scale := t.parts[c.part].rows.Scale
+		if t.Type == to && !t.plusOne && !t.minusExp && scale == 0 {
 			c.out = b.raw
 			return values, nil
 		}
 		values = grow(values, c.elems)
 		if err := dtype.Dequantize(t.Type, values, b.raw); err != nil {
 			return values, fmt.Errorf("convert: tensor %s: %w", t.Name, err)
+		}
+		if scale != 0 {
+			for i := range values {
+				values[i] *= scale
+			}
 		}
 		if t.plusOne {
 			for i := range values {

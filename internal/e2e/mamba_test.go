@@ -148,3 +148,70 @@ func TestGranite(t *testing.T) {
 		})
 	}
 }
+
+// falconLogits computes the logits after a prompt from the definition of Falcon-H1.
+func falconLogits(c *packed.FalconH1, ids []int32) []float64 {
+	m := floats64(c.Tensors)
+	rows := m.embed(ids, c.Width)
+	for p := range rows {
+		rows[p] = scaled(rows[p], c.Embed)
+	}
+	for l := range c.Layers {
+		in := func(block string) func(name string) string {
+			return func(name string) string { return fmt.Sprintf("model.layers.%d.%s%s", l, block, name) }
+		}
+		own := in("")
+		var attnIn, mambaIn [][]float64
+		for _, x := range rows {
+			y := m.norm(own("input_layernorm"), x, c.Width, c.Eps)
+			attnIn, mambaIn = append(attnIn, scaled(y, c.AttnIn)), append(mambaIn, scaled(y, c.In))
+		}
+		finish := func(y, z []float64) []float64 {
+			if c.Norm && c.NormFirst {
+				return siluTimes(m.groupNorm(own("mamba.norm"), y, c.Groups, c.Eps), z)
+			}
+			if y = siluTimes(y, z); c.Norm {
+				y = m.groupNorm(own("mamba.norm"), y, c.Groups, c.Eps)
+			}
+			return y
+		}
+		s := selective{c.Selective, m, finish, c.Parts}
+		mamba := s.layer(mambaIn, in("mamba."))
+		attn := m.attention(attnIn, in("self_attn."), c.HeadDim, c.HeadDim/2, c.Theta, c.Key/math.Sqrt(float64(c.HeadDim)))
+		for p := range rows {
+			rows[p] = plus(plus(rows[p], scaled(mamba[p], c.Out)), scaled(attn[p], c.AttnOut))
+			y := m.norm(own("pre_ff_layernorm"), rows[p], c.Width, c.Eps)
+			act := siluTimes(m.times(own("feed_forward.up_proj"), y), scaled(m.times(own("feed_forward.gate_proj"), y), c.Gate))
+			rows[p] = plus(rows[p], scaled(m.times(own("feed_forward.down_proj"), act), c.Down))
+		}
+	}
+	return scaled(m.times("lm_head", m.norm("model.final_layernorm", rows[len(rows)-1], c.Width, c.Eps)), c.Logits)
+}
+
+// groupNorm returns the RMS norm of groups of a row, each with weights of its own.
+func (m floats64) groupNorm(name string, x []float64, groups int, eps float64) []float64 {
+	y, n := make([]float64, len(x)), len(x)/groups
+	for at := 0; at < len(x); at += n {
+		sum := 0.0
+		for _, v := range x[at:][:n] {
+			sum += v * v
+		}
+		for i := at; i < at+n; i++ {
+			y[i] = x[i] / math.Sqrt(sum/float64(n)+eps) * float64(m[name+".weight"].Values[i])
+		}
+	}
+	return y
+}
+
+// TestFalconH1 compares models of Falcon-H1 with the definition.
+func TestFalconH1(t *testing.T) {
+	for name, c := range packed.FalconH1s() {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := c.Write(dir); err != nil {
+				t.Fatal(err)
+			}
+			checkDefinition(t, dir, latentPrompt(90), func(ids []int32) []float64 { return falconLogits(c, ids) })
+		})
+	}
+}

@@ -32,6 +32,7 @@ func recurrentDirs(t *testing.T) map[string]string {
 	for name, m := range packed.Granites() {
 		add("granite "+name, m)
 	}
+	add("falcon_h1", packed.FalconH1s()["no norm"])
 	return dirs
 }
 
