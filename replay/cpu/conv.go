@@ -1,6 +1,8 @@
 package cpu
 
 import (
+	"slices"
+
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/internal/recurrent"
@@ -37,15 +39,18 @@ func (s *states) next(position, end int) int {
 }
 
 // convGroup is the largest number of channels that are computed together.
-const convGroup = 512
+const convGroup = 256
+
+// mostTaps is the largest number of taps of a convolution, as its declaration says.
+const mostTaps = 8
 
 // causalConv implements causal_conv. A unit is a group of channels, of which it computes all rows, one
 // after another.
 type causalConv struct {
+	ops                    *ops
 	n, taps, stride, group int
 	gated                  bool
 	states                 states
-	silu                   func(dst, gate, up []float32)
 	x, w, bias, out        []float32
 	ones                   []float32
 }
@@ -54,17 +59,13 @@ func newCausalConv(b *binder) (kernel, error) {
 	p := kernels.CausalConvParamsOf(b.cmd)
 	b.need(p.Group > 0 && p.Taps > 1, "the convolution of %d taps for groups of %d channels is empty", p.Taps, p.Group)
 	k := &causalConv{
-		n: int(p.N), taps: int(p.Taps), stride: int(p.XStride), group: int(min(p.Group, p.N, convGroup)),
+		ops: b.ops, n: int(p.N), taps: int(p.Taps), stride: int(p.XStride), group: int(min(p.N, convGroup)),
 		gated:  b.spec(kernels.CausalConvSpecConv) == decl.ConvGated,
 		states: b.states(kernels.CausalConvBindState, p.Live, p.Saved, p.Each, int(p.Taps-1)*int(p.N)),
-		silu:   b.ops.siluMul,
 		x:      b.f32(kernels.CausalConvBindX), w: b.f32(kernels.CausalConvBindW), bias: b.f32(kernels.CausalConvBindBias), out: b.f32(kernels.CausalConvBindOut),
 	}
 	if b.err == nil && !k.gated {
-		k.ones = make([]float32, k.group)
-		for i := range k.ones {
-			k.ones[i] = 1
-		}
+		k.ones = slices.Repeat([]float32{1}, k.group)
 	}
 	return k, b.err
 }
@@ -92,14 +93,13 @@ func (k *causalConv) channels(w *worker, lo, hi int) {
 			copy(input(t-past), k.states.at(position)[t*k.n+lo:])
 		}
 	}
-	end := position + w.rows
+	end, weights := position+w.rows, k.w[lo*k.taps:]
+	var inputs [mostTaps][]float32
 	for r := range w.rows {
 		x := k.x[r*k.stride:]
 		in := input(r)
 		if copy(in, x[lo:hi]); k.gated {
-			for i, v := range x[2*k.n+lo:][:n] {
-				in[i] *= v
-			}
+			k.ops.scaleMul(in, in, x[2*k.n+lo:], 1)
 		}
 		out := k.out[r*k.n+lo:][:n]
 		if k.bias != nil {
@@ -108,23 +108,28 @@ func (k *causalConv) channels(w *worker, lo, hi int) {
 			clear(out)
 		}
 		for t := range k.taps {
-			weights := k.w[lo*k.taps+t:]
-			for i, v := range input(r - past + t) {
-				out[i] += float32(weights[i*k.taps] * v)
-			}
+			inputs[t] = input(r - past + t)
 		}
+		k.ops.convolve(out, weights, inputs[:k.taps])
 		if k.gated {
-			for i, v := range x[k.n+lo:][:n] {
-				out[i] *= v
-			}
+			k.ops.scaleMul(out, out, x[k.n+lo:], 1)
 		} else {
-			k.silu(out, out, k.ones[:n])
+			k.ops.siluMul(out, out, k.ones[:n])
 		}
 		if at := position + r + 1; k.states.stored(at, end) {
 			to := k.states.at(at)
 			for t := range past {
 				copy(to[t*k.n+lo:][:n], input(r-past+1+t))
 			}
+		}
+	}
+}
+
+// convolve is the operation of that name in [ops], for the elements of out from lo on.
+func convolve(out, w []float32, x [][]float32, lo int) {
+	for t, in := range x {
+		for i := lo; i < len(out); i++ {
+			out[i] += float32(w[i*len(x)+t] * in[i])
 		}
 	}
 }

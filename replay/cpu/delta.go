@@ -149,13 +149,23 @@ func newSigmoidMul(b *binder) (kernel, error) {
 	return &sigmoidMul{b.ops, int(p.N), int(p.GateStride), b.f32(kernels.SigmoidMulBindX), b.f32(kernels.SigmoidMulBindGate)}, b.err
 }
 
-func (k *sigmoidMul) units(w *worker) int { return w.rows }
+func (k *sigmoidMul) units(w *worker) int { return w.rows * k.parts() }
 
-func (k *sigmoidMul) run(_ *worker, lo, hi int) {
-	for r := lo; r < hi; r++ {
-		gate := k.gate[r*k.stride:]
-		for i, v := range k.x[r*k.n:][:k.n] {
-			k.x[r*k.n+i] = v / (1 + exp(-gate[i]))
+// parts returns the number of units of a row.
+func (k *sigmoidMul) parts() int { return (k.n + inputChunk - 1) / inputChunk }
+
+func (k *sigmoidMul) run(w *worker, lo, hi int) {
+	parts := k.parts()
+	for u := lo; u < hi; u++ {
+		r, at := u/parts, u%parts*inputChunk
+		x := k.x[r*k.n+at:][:min(inputChunk, k.n-at)]
+		e := w.chunk[:len(x)]
+		for i, v := range k.gate[r*k.stride+at:][:len(x)] {
+			e[i] = -v
+		}
+		k.ops.expSub(e, 0)
+		for i, v := range e {
+			x[i] /= 1 + v
 		}
 	}
 }

@@ -102,9 +102,6 @@ func scaleMaxAVX512(s *float32, scale float32, n int) float32
 func softenAVX512(scores *float32, stride, n int, scale float32, top, sum *float32, heads int, acc *float32, d int, c *[14]float32)
 
 //go:noescape
-func deltaAVX512(to, from, kq, gates, values, out *float32, shape *int)
-
-//go:noescape
 func accumulateAVX2(acc *[lanes]float32, a, b *float32, steps int)
 
 //go:noescape

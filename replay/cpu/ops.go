@@ -44,6 +44,8 @@ type ops struct {
 	decay func(dst, src, k []float32, keep, delta float32)
 	// delta applies the gated delta rule to rows of a state.
 	delta func(d *deltaRows)
+	// convolve adds to each element i of out, in order of t, the products w[i*len(x)+t] * x[t][i].
+	convolve func(out, w []float32, x [][]float32)
 	// rotateHalves rotates the pairs x[i], high[i] by angles[2i], the cosine, and angles[2i+1],
 	// the sine. rotatePairs rotates the pairs x[2i], x[2i+1].
 	rotateHalves func(x, high, angles []float32)
@@ -103,6 +105,7 @@ func portable() *ops {
 		addTo:        addTo,
 		scaleMul:     scaleMul,
 		decay:        decay,
+		convolve:     func(out, w []float32, x [][]float32) { convolve(out, w, x, 0) },
 		rotateHalves: rotateHalves,
 		rotatePairs:  rotatePairs,
 		largest:      largest,

@@ -52,6 +52,7 @@ func avx2() *ops {
 	maps.Copy(o.tiled, tiledAVX2())
 	floatAVX2(o)
 	kvAVX2(o)
+	recurrentAVX2(o)
 	o.quantize = quantizeVector
 	o.sumHalves = sumHalvesVector
 	o.addTo = addToVector

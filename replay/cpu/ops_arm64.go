@@ -26,6 +26,7 @@ func fastest() *ops {
 	o.geluMul = geluMulVector
 	o.expSub = expSubVector
 	floatNEON(o)
+	recurrentNEON(o)
 	if cpu.ARM64.HasASIMDDP {
 		o.features = append(o.features, "dotprod")
 		for t, rows := range map[dtype.Type]blocksFunc{

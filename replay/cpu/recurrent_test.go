@@ -39,6 +39,16 @@ func recurrentCases(r *rand.Rand, n int, ring recurrent.Ring) map[string]recurre
 			kernel: kernels.CausalConv, specs: []uint32{decl.ConvGated, 0}, params: conv, missing: []string{"bias"}, rows: map[string]int{"x": 3 * channels}, out: channels,
 			input: map[string][]float32{"x": random(r, 3*n*channels, 1), "w": random(r, taps*channels, 1)},
 		},
+		"conv of three taps": {
+			kernel: kernels.CausalConv, specs: []uint32{decl.ConvGated, 0}, missing: []string{"bias"}, rows: map[string]int{"x": 3 * channels}, out: channels,
+			params: kernels.CausalConvParams{N: channels, Taps: 3, XStride: 3 * channels, Group: 32, Live: live, Saved: saved},
+			input:  map[string][]float32{"x": random(r, 3*n*channels, 1), "w": random(r, 3*channels, 1)},
+		},
+		"wide conv of three taps": { // whole vectors, the last of which ends with w
+			kernel: kernels.CausalConv, specs: []uint32{decl.ConvSiLU, 0}, missing: []string{"bias"}, rows: map[string]int{"x": 320}, out: 320,
+			params: kernels.CausalConvParams{N: 320, Taps: 3, XStride: 320, Group: 32, Live: live, Saved: saved},
+			input:  map[string][]float32{"x": random(r, 320*n, 1), "w": random(r, 3*320, 1)},
+		},
 		"silu conv": {
 			kernel: kernels.CausalConv, specs: []uint32{decl.ConvSiLU, 1}, params: conv, rows: map[string]int{"x": 3 * channels}, out: channels,
 			input: map[string][]float32{"x": random(r, 3*n*channels, 1), "w": random(r, taps*channels, 1), "bias": random(r, channels, 1)},
