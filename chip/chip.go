@@ -147,6 +147,9 @@ type Chip struct {
 	// gemm_halves in the same order of sums. It needs GEMMHalves on a CUDA device, whose matrix
 	// instructions must give both kernels the same bits.
 	BatchFew bool `json:"batch_few"`
+	// RequestAhead is the number of bytes of weights that a threadgroup of gemm_few or gemm_halves of a
+	// CUDA device requests before its input is ready, so that they are in the L2 cache later.
+	RequestAhead int `json:"request_ahead"`
 
 	Fuse    Fuse    `json:"fuse"`
 	ChainMS float64 `json:"chain_ms"` // longest duration of a chain in milliseconds
@@ -342,6 +345,7 @@ const (
 	// Minimum requirements of gemm_halves on CUDA devices, and on Metal.
 	halvesThreads = 384
 	halvesMemory  = 199680
+	maxRequest    = 1 << 20
 	tileMemory    = 32768
 )
 
@@ -475,6 +479,10 @@ func (c *Chip) checkHalves() error {
 	switch n := c.GEMMHalves; {
 	case c.BatchFew && (n == 0 || c.Device != CUDA):
 		return errors.New("batch_few: needs gemm_halves on a CUDA device")
+	case c.RequestAhead != 0 && (n == 0 || c.Device != CUDA):
+		return errors.New("request_ahead: needs gemm_halves on a CUDA device")
+	case c.RequestAhead < 0 || c.RequestAhead > maxRequest:
+		return fmt.Errorf("request_ahead: %d is not in 0..%d", c.RequestAhead, maxRequest)
 	case n == 0 && c.PrefillFew > 0:
 		return errors.New("prefill_few: needs gemm_halves")
 	case n == 0:
@@ -588,6 +596,9 @@ func (c *Chip) Fingerprint() [32]byte {
 	}
 	if c.BatchFew {
 		b = append(b, "batch few"...)
+	}
+	if c.RequestAhead > 0 {
+		b = fmt.Appendf(b, "request %d", c.RequestAhead)
 	}
 	if c.GEMVLimit > 0 || c.MergeLimit > 0 || f.Gated || f.Scaled {
 		// Chips without these fields keep the fingerprints of their rolls.

@@ -88,6 +88,27 @@ func TestBatchingFew(t *testing.T) {
 	}
 }
 
+// TestRequestAhead compiles for a chip whose products request 64 KiB of weights ahead.
+func TestRequestAhead(t *testing.T) {
+	in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "llama")), "h200", Options{Sequences: 40})
+	in.Chip.BatchFew, in.Chip.RequestAhead = true, 64<<10
+	tab := mustCompile(t, in)
+	got := map[decl.ID]uint32{}
+	for i := range tab.Cmds {
+		switch c := &tab.Cmds[i]; c.Kernel {
+		case kernels.GEMMFew:
+			got[c.Kernel] = kernels.GEMMFewParamsOf(c).Ahead
+		case kernels.GEMMHalves:
+			got[c.Kernel] = kernels.GEMMHalvesParamsOf(c).Ahead
+		}
+	}
+	// Of float16, 32 rows of 1024 columns in 8 segments, and 128 rows of 256 columns, are 64 KiB. A segment
+	// of gemm_few would have 128 columns, less than a block.
+	if want := map[decl.ID]uint32{kernels.GEMMFew: 0, kernels.GEMMHalves: 256}; !reflect.DeepEqual(got, want) {
+		t.Errorf("columns ahead: %v, want %v", got, want)
+	}
+}
+
 // layerKernels returns the kernels of the first layer's commands in a program.
 func layerKernels(t *table.Table, program string) (list []decl.ID) {
 	p, _, _ := t.Program(program)

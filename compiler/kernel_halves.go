@@ -122,6 +122,8 @@ const (
 	warpgroupThreads = 384 // threads of a threadgroup of gemm_halves with warpgroup matrix instructions
 	fewThreads       = 256 // threads of a threadgroup of gemm_few
 	fewRows          = 32  // most rows of x of gemm_few
+	fewOut           = 32  // rows of W that a threadgroup of gemm_few computes
+	fewSegments      = 8   // segments of the columns that it divides among its SIMD groups
 	halvesGroup      = 128 // rows of W that a threadgroup of warpgroups computes
 	// halvesConstant is the part of such a threadgroup's time that does not depend on its shape. Its
 	// unit is the time of one product for each column.
@@ -158,15 +160,23 @@ func (a halvesProductArgs) lower(l *lowering) {
 	l.set(kernels.GEMMHalvesSpecAct, a.act)
 	l.set(kernels.GEMMHalvesSpecWeights, uint32(a.w.layout))
 	if a.few {
-		kernels.GEMMFewParams{In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0])}.Put(&l.cmd)
+		kernels.GEMMFewParams{In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Ahead: a.ahead(l, fewOut, fewSegments)}.Put(&l.cmd)
 		return
 	}
 	l.flag(kernels.GEMMHalvesSpecSegments, l.s.segments())
 	shape := a.shape(l)
 	kernels.GEMMHalvesParams{
 		In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Group: uint32(shape.group), RowGroup: uint32(shape.rows),
-		Spread: uint32(shape.spread),
+		Spread: uint32(shape.spread), Ahead: a.ahead(l, halvesGroup, 1),
 	}.Put(&l.cmd)
+}
+
+// ahead returns the number of columns of a segment that a threadgroup of rows rows of W requests before its
+// input is ready: those of the chip's number of bytes, in whole blocks of the largest size.
+func (a halvesProductArgs) ahead(l *lowering, rows, segments int) uint32 {
+	const block = 256
+	bytes, _ := a.w.typ.Bytes(uint64(rows * block))
+	return uint32(l.s.in.Chip.RequestAhead / (int(bytes) * segments) * block)
 }
 
 // halvesShape is the work of a threadgroup of gemm_halves.

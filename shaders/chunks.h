@@ -44,6 +44,7 @@ struct halves_product {
     uint low, high, first, last;
     bool bias;
     device const uchar *maps; // descriptors of x and of w, for the copy unit of a GPU that has one
+    uint ahead;               // columns of quantised weights that are requested ahead of those that are loaded
 };
 
 // row_of returns a row of activations, and unit_at its unit.
@@ -155,6 +156,29 @@ static inline void load_rows(thread quant_rows &q, thread const halves_product &
         load_row_tile<T>(q.of[k], p.w + strip * strip_bytes(T, p.in, T), tile, lane % 16);
     }
 }
+
+#ifdef PIANOLA_WARPGROUPS
+// request_strip requests the columns of a strip of quantised weights from first to last-1, if there are
+// any, so that they are in the L2 cache later. Whole blocks are requested.
+template <uint T>
+static inline void request_strip(thread const halves_product &p, uint strip, uint first, uint last) {
+    const uint block = 32 * tile_form_of(T).tiles;
+    last = min(last, p.in);
+    if (strip < p.out / 16 && first < last) {
+        const uint from = first / block;
+        const uint to = (last + block - 1) / block;
+        metal::shim::prefetch_bytes(p.w + strip * strip_bytes(T, p.in, T) + from * tile_form_of(T).bytes, (to - from) * tile_form_of(T).bytes);
+    }
+}
+
+// request_row does the same for a row of float weights. first and last are multiples of 8.
+static inline void request_row(thread const halves_product &p, uint row, uint first, uint last) {
+    last = min(last, p.in);
+    if (row < p.out && first < last) {
+        metal::shim::prefetch_bytes(p.w + 2 * (ulong(row) * p.in + first), 2 * (last - first));
+    }
+}
+#endif
 
 // expand_rows writes a lane's rows of tiles to their stage as float16. A tile past the end repeats the
 // last; the input is 0 there.

@@ -99,6 +99,17 @@ static inline void fill_quants(thread stage_ring &ring, thread quant_rows &q, th
     next_stage(ring);
 }
 
+// PIANOLA_REQUEST is the number of columns that are requested at a time, those of a large block.
+#define PIANOLA_REQUEST 256
+
+// request_quants requests the quantised weights of the threadgroup's rows some columns ahead of a stage.
+template <uint T>
+static inline void request_quants(thread const halves_product &p, uint column, uint lane, uint filler) {
+    if (p.ahead != 0 && column % PIANOLA_REQUEST == 0 && filler == 1 && lane < 8) {
+        request_strip<T>(p, p.low / 16 + lane, column + p.ahead, column + p.ahead + PIANOLA_REQUEST);
+    }
+}
+
 // fill_stages fills all stages in turn.
 template <uint T, uint Terms, uint M, uint N>
 static inline void fill_stages(thread stage_ring &ring, thread const halves_product &p, threadgroup uchar *tg, uint lane, uint filler) {
@@ -117,6 +128,7 @@ static inline void fill_stages(thread stage_ring &ring, thread const halves_prod
         load_rows<T, M>(second, p, S::columns, lane, filler);
         _Pragma("clang loop unroll(disable)")
         for (uint column = 0; column < p.in; column += 2 * S::columns) {
+            request_quants<T>(p, column, lane, filler);
             fill_quants<T, Terms, M, N>(ring, first, p, tg, column, lane, filler);
             fill_quants<T, Terms, M, N>(ring, second, p, tg, column + S::columns, lane, filler);
         }

@@ -130,6 +130,22 @@ static inline void fill_few(threadgroup uchar *to, uint barrier, thread const fe
     copy_run(to + S::weights(S::tiles()), p.x + ulong(first) * N * PIANOLA_FEW_BLOCK, tiles * N * PIANOLA_FEW_BLOCK, barrier, lane);
 }
 
+#ifdef PIANOLA_WARPGROUPS
+// request_few requests the first columns of a SIMD group's share of the weights before the input is ready,
+// so that they are in the L2 cache when they are copied.
+template <uint T>
+static inline void request_few(thread const halves_product &p, uint columns, uint lane, uint simd) {
+    const uint segment = segment_columns(p.in);
+    const uint first = simd * segment;
+    const uint last = first + min(columns, segment);
+    if (T <= PIANOLA_WTYPE_BF16) {
+        request_row(p, p.low + lane, first, last);
+    } else if (lane < 2) {
+        request_strip<T>(p, p.low / 16 + lane, first, last);
+    }
+}
+#endif
+
 // few_sums are a lane's sums: of two products for each of N blocks of 8 rows of x.
 template <uint N>
 struct few_sums {
@@ -376,6 +392,7 @@ static inline void gemm_few_rows(thread const halves_product &p, threadgroup uch
     }
 }
 
+// requests ahead: w
 [[max_total_threads_per_threadgroup(256)]]
 kernel void gemm_few(
         device const uchar *x               [[buffer(0)]],
@@ -389,14 +406,25 @@ kernel void gemm_few(
         uint3 group                         [[threadgroup_position_in_grid]],
         uint lane                           [[thread_index_in_simdgroup]],
         uint simd                           [[simdgroup_index_in_threadgroup]]) {
-    if (!begins(step)) {
-        return;
-    }
     const uint low = group.x * PIANOLA_FEW_OUT;
-    if (low >= p.out) {
+    halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, low, min(low + PIANOLA_FEW_OUT, p.out), 0, 0, BIAS != 0, nullptr, 0};
+#ifdef PIANOLA_WARPGROUPS
+#define PIANOLA_CASE(type) \
+    case PIANOLA_WTYPE_##type: request_few<PIANOLA_WTYPE_##type>(a, p.ahead, lane, simd); break;
+    if (p.ahead != 0) {
+        switch (WTYPE) {
+            PIANOLA_EXPANDED(PIANOLA_CASE)
+            PIANOLA_CASE(F16)
+            PIANOLA_CASE(BF16)
+        default: break;
+        }
+    }
+#undef PIANOLA_CASE
+#endif
+    if (!begins(step) || low >= p.out) {
         return;
     }
-    const halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, low, min(low + PIANOLA_FEW_OUT, p.out), 0, min(s.rows, uint(PIANOLA_FEW_ROWS)), BIAS != 0, nullptr};
+    a.last = min(s.rows, uint(PIANOLA_FEW_ROWS));
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: gemm_few_rows<PIANOLA_WTYPE_##type>(a, tg, lane, simd); break;
     if (ACT == PIANOLA_ACT_F16 && WEIGHTS == PIANOLA_WEIGHTS_TILED16) {

@@ -110,6 +110,23 @@ static inline void gemm_halves_of(thread halves_product &p, threadgroup uchar *t
     }
 }
 
+#ifdef PIANOLA_WARPGROUPS
+// request_first requests the first columns of the weights before the input is ready, if the threadgroups
+// divide only the rows of W. Then a threadgroup's rows of W do not depend on the number of rows of x.
+template <uint T>
+static inline void request_first(thread halves_product p, uint columns, uint group, uint lane, uint simd) {
+    p.low = group * 128;
+    if (T > PIANOLA_WTYPE_BF16) {
+        if (simd == 0 && lane < 8) {
+            request_strip<T>(p, p.low / 16 + lane, 0, columns);
+        }
+    } else if (simd < 4) {
+        request_row(p, p.low + 32 * simd + lane, 0, columns);
+    }
+}
+#endif
+
+// requests ahead: w
 [[max_total_threads_per_threadgroup(384)]]
 kernel void gemm_halves(
         device const uchar *x                  [[buffer(0)]],
@@ -125,12 +142,27 @@ kernel void gemm_halves(
         uint3 groups                           [[threadgroups_per_grid]],
         uint lane                              [[thread_index_in_simdgroup]],
         uint simd                              [[simdgroup_index_in_threadgroup]]) {
+#if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90 // other processors have too little threadgroup memory
+    halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, 0, 0, 0, 0, BIAS != 0, maps, p.ahead};
+#endif
+#ifdef PIANOLA_WARPGROUPS
+#define PIANOLA_CASE(type) \
+    case PIANOLA_WTYPE_##type: request_first<PIANOLA_WTYPE_##type>(a, p.ahead, group.x, lane, simd); break;
+    if (p.ahead != 0 && groups.y == 1) {
+        switch (WTYPE) {
+            PIANOLA_EXPANDED(PIANOLA_CASE)
+            PIANOLA_CASE(F16)
+            PIANOLA_CASE(BF16)
+        default: break;
+        }
+    }
+#undef PIANOLA_CASE
+#endif
     if (!begins(step)) {
         return;
     }
-#if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90 // other processors have too little threadgroup memory
+#if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90
     const uint at = group.y * groups.x + group.x;
-    halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, 0, 0, 0, 0, BIAS != 0, maps};
     if (WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: \

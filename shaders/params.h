@@ -457,8 +457,9 @@ typedef struct pianola_gemm_halves_params {
     uint32_t group; // rows of W that a threadgroup computes, at most 128
     uint32_t row_group; // rows of x that a threadgroup computes: 64, 128 or 256 with 384 threads, else 8, 16, 32 or 64, and at most group
     uint32_t spread; // a threadgroup computes only 64 rows of W where no more threadgroups than these are needed
+    uint32_t ahead; // columns of W, a multiple of 256, that a SIMD group of gemm_few and a threadgroup of gemm_halves request before the input is ready, and that gemm_halves requests ahead later; 0: none
 } pianola_gemm_halves_params;
-PIANOLA_ASSERT_SIZE(pianola_gemm_halves_params, 24);
+PIANOLA_ASSERT_SIZE(pianola_gemm_halves_params, 28);
 
 // keys[i] = sampler.OrderKey of logit i after the sampler's bias and penalties. The penalties apply to the last tokens of the ring up to index token, including the prompt's. largest[p] = the largest key of part p. The logits do not change.
 typedef struct pianola_sample_adjust_params {
@@ -592,8 +593,9 @@ typedef struct pianola_gemm_few_params {
     uint32_t in; // columns of W, a multiple of 8
     uint32_t out; // rows of W
     uint32_t y_stride; // elements from one row of y to the next
+    uint32_t ahead; // columns of W, a multiple of 256, that a SIMD group of gemm_few and a threadgroup of gemm_halves request before the input is ready, and that gemm_halves requests ahead later; 0: none
 } pianola_gemm_few_params;
-PIANOLA_ASSERT_SIZE(pianola_gemm_few_params, 12);
+PIANOLA_ASSERT_SIZE(pianola_gemm_few_params, 16);
 
 // attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.
 typedef struct pianola_attn_tile_params {

@@ -52,6 +52,7 @@ each.
 	fs.IntVarP(&f.o.Depth, "depth", "d", 0, "number of tokens in the context before the prompt")
 	fs.IntSliceVar(&f.chains, "chain", nil, "number of tokens that each submission decodes; a list measures each length (default: limited by --chain-ms)")
 	f.model.registerChainTime(cmd)
+	f.model.registerChip(cmd)
 	fs.Uint64Var(&f.o.Seed, "seed", 0, "seed of the prompt's random tokens")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object, or one for each chain length")
 	fs.BoolVar(&f.benchfmt, "benchfmt", false, "print lines in Go's benchmark format, for benchstat")

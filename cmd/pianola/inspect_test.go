@@ -167,6 +167,8 @@ func TestChipFile(t *testing.T) {
 	if c := decode[costResult](t, succeed(t, "cost", gopher, "--chip-file", mine, "--json").stdout); c.Chip != "mine" || c.DecodeTokS <= 0 {
 		t.Errorf("%+v", c)
 	}
+	wantError(t, runCommand(t, "bench", gopher, "--chip-file", mine, "--roll", roll), statusUsage, "--roll and --chip-file exclude each other")
+	wantError(t, runCommand(t, "profile", gopher, "--chip-file", filepath.Join(dir, "none"), "--device", "cpu"), statusFailed, "no such file")
 	wantError(t, runCommand(t, "compile", gopher, "--chip-file", mine, "--chip", "cpu", "-o", roll), statusUsage, "--chip and --chip-file exclude each other")
 	wantError(t, runCommand(t, "compile", gopher, "--chip-file", write("bad.json", `{"name": "x"}`), "-o", roll), statusFailed, "bad.json")
 	wantError(t, runCommand(t, "compile", gopher, "--chip-file", filepath.Join(dir, "none"), "-o", roll), statusFailed, "no such file")

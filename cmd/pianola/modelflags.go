@@ -24,6 +24,7 @@ type modelFlags struct {
 	threads      int
 	roll         string
 	anyChip      bool
+	chipFile     string // "" unless the command has registerChip
 	realTime     bool
 	checkWeights bool
 	cuda         pianola.CUDAOptions
@@ -68,6 +69,11 @@ func (f *modelFlags) registerChainTime(cmd *cobra.Command) {
 	cmd.Flags().Float64Var(&f.chainMS, "chain-ms", 0, "time limit of a submission in ms, also the longest delay of a cancellation (default: 50, or 5 with --real-time)")
 }
 
+// registerChip adds --chip-file to commands that measure.
+func (f *modelFlags) registerChip(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.chipFile, "chip-file", "", "compile for the chip that `FILE` describes instead of the device's, as the files in chip/data do")
+}
+
 // chainTime returns the value of --chain-ms, or 0 if the flag was not given.
 func (f *modelFlags) chainTime() time.Duration {
 	return time.Duration(f.chainMS * float64(time.Millisecond))
@@ -89,6 +95,11 @@ func (f *modelFlags) options(cmd *cobra.Command) (pianola.Options, error) {
 	}
 	if o.Architectures, err = f.arch.fs(); err != nil {
 		return o, err
+	}
+	if f.chipFile != "" {
+		if o.Table.Chip, err = readChip(f.chipFile); err != nil {
+			return o, err
+		}
 	}
 	if f.roll != "" {
 		if o.Roll, err = readRoll(f.roll); err != nil {
@@ -120,6 +131,8 @@ func (f *modelFlags) check(cmd *cobra.Command) error {
 		return usage(cmd, "--cuda-cache needs a directory")
 	case fs.Changed("roll") && f.roll == "":
 		return usage(cmd, "--roll needs a file")
+	case f.roll != "" && f.chipFile != "":
+		return usage(cmd, "--roll and --chip-file exclude each other")
 	case f.roll == "" && f.anyChip:
 		return usage(cmd, "--any-chip requires --roll")
 	case f.roll != "":

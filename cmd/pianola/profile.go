@@ -55,6 +55,7 @@ the total longer than the time of an ordinary token, prompt or step.`,
 	cmd.Flags().IntVarP(&f.runs, "runs", "r", 3, "with --prefill, number of prompts to average")
 	cmd.Flags().BoolVar(&f.groups, "by-label", false, "print only the summary over all layers")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
+	f.model.registerChip(cmd)
 	f.model.register(cmd)
 	return cmd
 }

@@ -208,6 +208,7 @@ var gemmHalves = Kernel{
 		"weights == tiled16 || wtype == F16 || wtype == BF16 || threads != 384 && wtype != F32",
 		"weights == rows || act == f16 && group % 16 == 0 && threads == 384",
 		"!segments || threads == 384 && act == f16 && group == 128 && row_group <= 128 && spread == 0",
+		"ahead % 256 == 0",
 	},
 	Bindings: []Binding{
 		{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: "rows*" + halvesRow, Doc: halvesDoc},
@@ -226,16 +227,20 @@ var gemmHalves = Kernel{
 		{"group", U32, "rows of W that a threadgroup computes, at most 128"},
 		{"row_group", U32, "rows of x that a threadgroup computes: 64, 128 or 256 with 384 threads, else 8, 16, 32 or 64, and at most group"},
 		{"spread", U32, "a threadgroup computes only 64 rows of W where no more threadgroups than these are needed"},
+		fieldRequested,
 	},
 	Second:   []Second{secondRows},
 	Specs:    slices.Concat(halvesSpecs, []Constant{constSegments}),
-	Optional: []string{"segments"},
+	Optional: []string{"segments", "ahead"},
 	Worker:   "(rows+2)*(4*in + 64)", // the input as float32, and a row of W as blocks and as float32
 	TGMem:    "199680",
 	Chunk:    true,
 	Batching: "spread == 0", // threadgroups of 64 rows of W add the columns in another order
 	Apple:    &Body{If: "threads != 384", TGMem: tileTGMem},
 }
+
+// fieldRequested is the parameter for early requests of weights.
+var fieldRequested = Field{"ahead", U32, "columns of W, a multiple of 256, that a SIMD group of gemm_few and a threadgroup of gemm_halves request before the input is ready, and that gemm_halves requests ahead later; 0: none"}
 
 // halvesSpecs are the constants of gemm_halves and gemm_few.
 var halvesSpecs = []Constant{constWType, constBias, constAct, constMatrix}
@@ -251,12 +256,13 @@ var gemmFew = Kernel{
 	Grid: [3]string{"ceildiv(out,32)", "1", "1"},
 	Require: []string{
 		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "act == f16", "rows <= 32", "threads == 256",
-		"weights == tiled16 || wtype == F16 || wtype == BF16",
+		"weights == tiled16 || wtype == F16 || wtype == BF16", "ahead % 256 == 0",
 	},
 	Bindings: append([]Binding{{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: fewRows + "*" + halvesRow, Doc: fewDoc}}, gemmHalves.Bindings[1:]...),
-	Params:   gemmHalves.Params[:3],
+	Params:   append(gemmHalves.Params[:3:3], fieldRequested),
 	Second:   []Second{secondRows},
 	Specs:    halvesSpecs,
+	Optional: []string{"ahead"},
 	Worker:   gemmHalves.Worker,
 	As:       &As{Kernel: "gemm_halves", Constant: "segments"},
 	TGMem:    "weights == tiled16 ? 114688 : 205312", // 8 rings

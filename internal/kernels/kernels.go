@@ -971,6 +971,7 @@ type GEMMHalvesParams struct {
 	Group    uint32 // rows of W that a threadgroup computes, at most 128
 	RowGroup uint32 // rows of x that a threadgroup computes: 64, 128 or 256 with 384 threads, else 8, 16, 32 or 64, and at most group
 	Spread   uint32 // a threadgroup computes only 64 rows of W where no more threadgroups than these are needed
+	Ahead    uint32 // columns of W, a multiple of 256, that a SIMD group of gemm_few and a threadgroup of gemm_halves request before the input is ready, and that gemm_halves requests ahead later; 0: none
 }
 
 // GEMMHalvesParamsOf decodes the parameters of c, a command of kernel gemm_halves.
@@ -982,6 +983,7 @@ func GEMMHalvesParamsOf(c *table.Cmd) GEMMHalvesParams {
 		Group:    u32(c, 12),
 		RowGroup: u32(c, 16),
 		Spread:   u32(c, 20),
+		Ahead:    u32(c, 24),
 	}
 }
 
@@ -993,7 +995,8 @@ func (p GEMMHalvesParams) Put(c *table.Cmd) {
 	putU32(c, 12, p.Group)
 	putU32(c, 16, p.RowGroup)
 	putU32(c, 20, p.Spread)
-	c.ParamSize = 24
+	putU32(c, 24, p.Ahead)
+	c.ParamSize = 28
 }
 
 // Bindings of sample_adjust.
@@ -1560,6 +1563,7 @@ type GEMMFewParams struct {
 	In      uint32 // columns of W, a multiple of 8
 	Out     uint32 // rows of W
 	YStride uint32 // elements from one row of y to the next
+	Ahead   uint32 // columns of W, a multiple of 256, that a SIMD group of gemm_few and a threadgroup of gemm_halves request before the input is ready, and that gemm_halves requests ahead later; 0: none
 }
 
 // GEMMFewParamsOf decodes the parameters of c, a command of kernel gemm_few.
@@ -1568,6 +1572,7 @@ func GEMMFewParamsOf(c *table.Cmd) GEMMFewParams {
 		In:      u32(c, 0),
 		Out:     u32(c, 4),
 		YStride: u32(c, 8),
+		Ahead:   u32(c, 12),
 	}
 }
 
@@ -1576,7 +1581,8 @@ func (p GEMMFewParams) Put(c *table.Cmd) {
 	putU32(c, 0, p.In)
 	putU32(c, 4, p.Out)
 	putU32(c, 8, p.YStride)
-	c.ParamSize = 12
+	putU32(c, 12, p.Ahead)
+	c.ParamSize = 16
 }
 
 // Bindings of attn_tile.

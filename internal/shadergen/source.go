@@ -28,6 +28,7 @@ type kernel struct {
 	params     []parameter
 	maxThreads int
 	ahead      []string // bindings that it may read before the preceding commands have ended
+	requests   string   // bindings of which it may request bytes for the L2 cache before
 	body       []token
 	at         token
 }
@@ -168,7 +169,7 @@ func (s *source) kernel(i, maxThreads int) int {
 	open := i + 3
 	shut := s.match(open)
 	k := kernel{name: s.tokens[i+2].s, maxThreads: maxThreads, at: s.tokens[i+2], params: s.params(open+1, shut),
-		ahead: strings.Fields(s.rule(aheadRule, i))}
+		ahead: strings.Fields(s.rule(aheadRule, i)), requests: s.rule(requestRule, i)}
 	if !s.is(shut+1, "{") {
 		s.fail(s.tokens[shut], "kernel "+k.name+" has no body")
 		return shut
@@ -184,6 +185,9 @@ func (s *source) kernel(i, maxThreads int) int {
 
 // aheadRule matches the comment before a kernel that reads bindings ahead.
 var aheadRule = regexp.MustCompile(`^reads ahead: (.+)$`)
+
+// requestRule matches the comment before a kernel that requests bindings for the L2 cache ahead.
+var requestRule = regexp.MustCompile(`^requests ahead: (.+)$`)
 
 // rule returns the submatch of a comment before token i that matches form, or "".
 func (s *source) rule(form *regexp.Regexp, i int) string {

@@ -124,6 +124,10 @@ PIANOLA_INLINE void copy_box(uint to, device const uchar *map, uint column, uint
 PIANOLA_INLINE void copy_bytes(uint to, device const uchar *from, uint bytes, uint barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
+// prefetch_bytes starts to copy a run of bytes, a multiple of 16, to the L2 cache.
+PIANOLA_INLINE void prefetch_bytes(device const uchar *from, uint bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 // publish makes the thread's writes to shared memory visible to warpgroup products after the
 // next barrier.
 PIANOLA_INLINE void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
