@@ -316,7 +316,8 @@ func (f *form) validate(where string, keys []string, d *descriptor) error {
 	if err := f.Recurrent.validate(where); err != nil {
 		return err
 	}
-	if _, post := f.Tensors[roleName(FFNPostNorm)]; post && f.Experts != nil {
+	_, beside := f.Tensors[roleName(DensePostNorm)]
+	if _, post := f.Tensors[roleName(FFNPostNorm)]; post && f.Experts != nil && !beside {
 		return fmt.Errorf("%s.tensors.%v: not supported with experts", where, FFNPostNorm)
 	}
 	return f.NoRope.validate(where)
@@ -342,6 +343,8 @@ func (f *form) optional(r Role, d *descriptor) bool {
 	case Conv:
 		return f.Recurrent == nil
 	case DeltaZ, DeltaAlpha, InputEmbed, InputProj, InputProjNorm, InputGate, InputOut, InputPostNorm, LayerScale:
+		return true
+	case ExpertNorm, ExpertPostNorm, DensePostNorm, RouterNorm, ExpertScale:
 		return true
 	case DeltaIn, DeltaBeta, DeltaRate, DeltaShift, DeltaNorm, DeltaOut:
 		return f.Recurrent == nil || Mixer(f.Recurrent.Kind) != GatedDelta

@@ -68,7 +68,7 @@ func TestReadErrorsHF(t *testing.T) {
 		{"rope_scaling", j(`{"type": "linear", "factor": 0}`), "arch: rope_scaling.factor: 0 is not in 0.001..1e+06"},
 		{"rope_scaling", j(`{"type": "linear", "factor": 1e-300}`), "arch: rope_scaling.factor: 1e-300 is not in 0.001..1e+06"},
 		{"rope_scaling", llama3(``), "arch: rope_scaling.high_freq_factor: missing"},
-		{"rope_scaling", llama3(`, "high_freq_factor": 1`), "arch: rope_scaling.high_freq_factor: 1 is not above low_freq_factor 1"},
+		{"rope_scaling", llama3(`, "high_freq_factor": 0.5`), "arch: rope_scaling.high_freq_factor: 0.5 is below low_freq_factor 1"},
 		{"rope_scaling", yarn(`, "beta_fast": -1`), "arch: rope_scaling.beta_fast: -1 is not in 0..1e+06"},
 		{"rope_scaling", yarn(`, "truncate": 1`), "arch: rope_scaling.truncate: 1 is not true or false"},
 		{"rope_scaling", yarn(`, "attention_factor": 0`), "arch: rope_scaling.attention_factor: 0 is not in 0.001..1e+06"},

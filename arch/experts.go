@@ -36,6 +36,10 @@ type Experts struct {
 	// WeighInput makes the weight of an expert multiply its input, not its output. Used is then 1.
 	WeighInput bool `json:",omitzero"`
 
+	// Beside makes sparse layers have a dense block too. Each has norms of its own, and their outputs are
+	// added; the router has another input than the experts.
+	Beside bool `json:",omitzero"`
+
 	SharedFF    int  `json:",omitzero"` // width of the shared expert, which every position uses; 0 if there is none
 	SharedGated bool `json:",omitzero"` // the shared expert's output is multiplied by the sigmoid of a product
 
@@ -70,6 +74,7 @@ type ExpertTensor struct {
 type expertRule struct {
 	Count []string `json:"count"` // keys; the first one present counts
 	Used  string   `json:"used"`  //
+	Flag  string   `json:"flag"`  // key of a flag without which the model has no experts; "" means none
 	FF    string   `json:"ff"`    // if it is "", or the file lacks the key, the width of the dense layers applies
 	Norm  string   `json:"norm"`  // key of a flag that the weights of the selected experts add up to 1; if it is "", OverAll applies
 	// OverAll applies if Norm is "": the weights are the softmax over all experts.
@@ -167,10 +172,10 @@ func (f *expertForm) first() string {
 // readExperts reads the description of the experts. The sparse layers follow from the keys, and
 // in a GGUF file from the tensors.
 func (c *Config) readExperts(f *fields, src Source, r *expertRule, in *form, prefix string) {
-	if r == nil || f.err != nil {
+	if r == nil || f.err != nil || r.Flag != "" && !f.bool(r.Flag, false) {
 		return
 	}
-	var e Experts
+	e := Experts{Beside: c.names[DensePostNorm] != ""}
 	for _, key := range r.Count {
 		if e.Count = f.opt(key, 0, maxExperts, 0); e.Count > 0 {
 			break

@@ -38,6 +38,31 @@ var published = map[string]struct {
 			return c.Inputs == LayerInputs{256, 262144} && c.Layer[4].KVBack == 0 && c.Layer[5].KVBack == 2 && c.Layer[8].KVBack == 5 && c.Layer[9].KVBack == 5 &&
 				c.FFAt(4) == 6144 && c.FFAt(5) == 12288 && !c.Has(K, 5) && c.Has(K, 4) && slices.Equal(c.WantShape(Q, 9), []uint64{4096, 1536})
 		}},
+	"Gemma 4 26B A4B": {`{"model_type": "gemma4_text", "attention_k_eq_v": true, "enable_moe_block": true, "final_logit_softcapping": 30.0, "global_head_dim": 512, "head_dim": 256,
+		"hidden_size": 2816, "hidden_size_per_layer_input": 0, "intermediate_size": 2112, "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+		"moe_intermediate_size": 704, "num_attention_heads": 16, "num_experts": 128, "num_global_key_value_heads": 2, "num_hidden_layers": 6, "num_key_value_heads": 8,
+		"rope_parameters": {"full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"}, "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}},
+		"sliding_window": 1024, "top_k_experts": 8, "vocab_size": 262144}`,
+		func(c *Config) bool {
+			e := &c.Experts
+			return e.Count == 128 && e.Used == 8 && e.FF == 704 && e.Beside && !e.OverAll && c.FF == 2112 && c.Layer[0].Sparse && c.Has(Gate, 0) && c.Has(ExpertScale, 5) &&
+				slices.Equal(c.WantShape(RouterNorm, 0), []uint64{2816})
+		}},
+	"Llama 4 Scout": {`{"model_type": "llama4", "text_config": {"model_type": "llama4_text", "attention_bias": false, "attention_chunk_size": 8192, "attn_scale": 0.1,
+		"attn_temperature_tuning": 4, "floor_scale": 8192, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120, "interleave_moe_layer_step": 1, "intermediate_size": 8192,
+		"intermediate_size_mlp": 16384, "max_position_embeddings": 10485760, "no_rope_layers": [], "num_attention_heads": 40, "num_experts_per_tok": 1, "num_hidden_layers": 48,
+		"num_key_value_heads": 8, "num_local_experts": 16, "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "tie_word_embeddings": false, "use_qk_norm": true, "vocab_size": 202048,
+		"rope_scaling": {"factor": 16.0, "high_freq_factor": 1.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}}}`,
+		func(c *Config) bool {
+			e := &c.Experts
+			return c.Temper == Temper{Scale: 0.1, Span: 8192, Offset: 1, NoRope: true} && c.QKNormRotated && c.BareQKNorm && e.WeighInput && e.Sigmoid && e.FF == 8192 && e.SharedFF == 8192 &&
+				c.FF == 16384 && c.Layer[2].Chunked && c.Layer[2].Window == 8192 && c.Layer[3].NoRope && c.Layer[3].Window == 0
+		}},
+	"Llama 4 Maverick, shorter": {`{"model_type": "llama4_text", "hidden_size": 5120, "interleave_moe_layer_step": 2, "num_hidden_layers": 8, "num_local_experts": 128,
+		"no_rope_layer_interval": 4, "use_qk_norm": false, "attn_temperature_tuning": false}`,
+		func(c *Config) bool {
+			return !c.QKNorm && c.Temper == Temper{} && !c.Layer[0].Sparse && c.Layer[1].Sparse && c.Layer[7].NoRope && c.Layer[0].Chunked && !c.Layer[3].Chunked
+		}},
 	"Command R7B": {`{"model_type": "cohere2", "attention_bias": false, "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
 		"layer_norm_eps": 1e-05, "logit_scale": 0.25, "max_position_embeddings": 8192, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
 		"rope_theta": 50000, "rotary_pct": 1.0, "sliding_window": 4096, "sliding_window_pattern": 4, "use_parallel_block": true, "vocab_size": 256000}`,
@@ -155,6 +180,7 @@ func TestRouterErrors(t *testing.T) {
 		{"Gemma 4 E2B, shorter", `"num_kv_shared_layers": 5`, `"num_kv_shared_layers": 10`, `num_kv_shared_layers: 10 is not below the number of layers 10`},
 		{"Gemma 4 E2B, shorter", `"num_kv_shared_layers": 5`, `"num_kv_shared_layers": 6`, `no layer before layer 4 has K and V for it`},
 		{"Gemma 4 E2B, shorter", `"hidden_size_per_layer_input": 256`, `"hidden_size_per_layer_input": 254`, `254 is not a multiple of 4`},
+		{"Llama 4 Scout", `"num_experts_per_tok": 1`, `"num_experts_per_tok": 2`, `num_experts_per_tok: 2 experts, where their weights multiply their inputs, are not supported`},
 		{"Gemma 4 31B", `"vision"`, `"all"`, `use_bidirectional_attention: "all" is not supported`},
 		{"Gemma 4 31B", `"num_global_key_value_heads": 4`, `"num_global_key_value_heads": 5`, `layer 5: 32 heads of 512 elements cannot share 5 KV heads`},
 		{"Qwen1.5 MoE A2.7B", `"hidden_act": "silu"`, `"hidden_act": "xielu"`, `hidden_act: "xielu" is not supported (known: `},

@@ -357,8 +357,8 @@ func hfRope(f, p *fields, c *Config, theta string, width int) ropeSpec {
 		s.lowFreq = p.needFloat("low_freq_factor", minRopeFactor, maxRopeFactor)
 		s.highFreq = p.needFloat("high_freq_factor", minRopeFactor, maxRopeFactor)
 		s.origContext = original()
-		if p.err == nil && s.highFreq <= s.lowFreq {
-			p.failf("high_freq_factor", "%v is not above low_freq_factor %v", s.highFreq, s.lowFreq)
+		if p.err == nil && s.highFreq < s.lowFreq {
+			p.failf("high_freq_factor", "%v is below low_freq_factor %v", s.highFreq, s.lowFreq)
 		}
 	case ropeYarn:
 		s.origContext = original()

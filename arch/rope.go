@@ -84,7 +84,7 @@ func (s ropeSpec) period(i int) float32 {
 // llama3 scales by Llama 3.1's rule (apply_scaling in Meta's reference implementation,
 // llama_models/llama3/model.py): frequencies with wavelengths above origContext/lowFreq are
 // divided by the factor, those with wavelengths below origContext/highFreq are kept, and those in
-// between are interpolated.
+// between are interpolated. The two limits may be equal.
 func (s ropeSpec) llama3(inv []float32) {
 	var (
 		orig   = float64(s.origContext)
@@ -98,7 +98,7 @@ func (s ropeSpec) llama3(inv []float32) {
 		switch {
 		case wavelength > long:
 			inv[i] = f / factor
-		case wavelength < short:
+		case wavelength < short, span == 0:
 		default:
 			smooth := (float32(orig)/wavelength - float32(s.lowFreq)) / span
 			inv[i] = float32(float32((1-smooth)*f)/factor) + float32(smooth*f)

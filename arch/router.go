@@ -39,7 +39,7 @@ func (r *expertRule) validateScoring() error {
 
 // keys returns the keys that the rule reads.
 func (r *expertRule) keys() []string {
-	return append(slices.Clone(r.Count), r.Used, r.FF, r.Norm, r.Step, r.Dense, r.Layers, r.First, r.Last, r.Types,
+	return append(slices.Clone(r.Count), r.Used, r.Flag, r.FF, r.Norm, r.Step, r.Dense, r.Layers, r.First, r.Last, r.Types,
 		r.ScoringKey, r.Scale, r.Groups, r.TopGroups, r.Method, r.Shared, r.SharedFF)
 }
 

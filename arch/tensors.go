@@ -11,58 +11,63 @@ type Role uint8
 
 // The roles, with the shapes of their weights.
 const (
-	Embed         Role = iota // [vocab, width]
-	OutNorm                   // [width]
-	Head                      // [vocab, width]
-	InputEmbed                // [inputs vocab, layers*inputs width], like the roles below with LayerInputs only
-	InputProj                 // [layers*inputs width, width]
-	InputProjNorm             // [inputs width]
-	AttnNorm                  // [width]; one per layer, like all roles below
-	Q                         // [heads*headDim, width]
-	K                         // [kvHeads*headDim, width]
-	V                         // [kvHeads*headDim, width]
-	O                         // [width, heads*headDim]
-	QNorm                     // [headDim], or [heads*headDim]
-	KNorm                     // [headDim], or [kvHeads*headDim]
-	FFNNorm                   // [width]
-	Gate                      // [ff, width]
-	Up                        // [ff, width]
-	Down                      // [width, ff]
-	AttnPostNorm              // [width], norm of attention's output
-	FFNPostNorm               // [width], norm of the feed-forward block's output
-	Router                    // [experts, width], in sparse layers, which have no Gate, Up and Down
-	AttnSinks                 // [heads]
-	QDown                     // [q rank, width], with latent attention and a Q of low rank, as Q has then q rank columns
-	QDownNorm                 // [q rank]
-	KVDown                    // [kv rank + rope, width], like the roles below with latent attention only
-	KVDownNorm                // [kv rank]
-	KVUp                      // [heads*(nope + value), kv rank], for each head the rows of K, then those of V, unless there are K [heads, kv rank, nope] and V [heads, value, kv rank]
-	ConvIn                    // [3*width, width], in layers with a ShortConv
-	Conv                      // [width, taps], with GatedDelta [rows of DeltaIn, taps], with Mamba2 [rows of x, B and C, taps]
-	ConvOut                   // [width, width], in layers with a ShortConv
-	RouterBias                // [experts], added to the scores by which experts are chosen
-	SharedGate                // [shared ff, width], like the roles below in sparse layers with a shared expert
-	SharedUp                  // [shared ff, width]
-	SharedDown                // [width, shared ff]
-	SharedRouter              // [1, width], whose product's sigmoid multiplies the shared expert's output; in GGUF files [width]
-	DeltaIn                   // [2*keyHeads*keyDim + heads*valueDim, width]: Q, K and V; like the roles below in layers with GatedDelta
-	DeltaZ                    // [heads*valueDim, width], the output gate; without it, DeltaIn has for each head of Q and K the rows of Q, K, V and Z
-	DeltaBeta                 // [heads, width], how much of V is written
-	DeltaAlpha                // [heads, width], how much the state decays; without it, DeltaBeta has for each head of Q and K the rows of both
-	DeltaRate                 // [heads], the rate of the decay or its logarithm
-	DeltaShift                // [heads], added to what DeltaAlpha gives
-	DeltaNorm                 // [valueDim], norm of each head of the output
-	DeltaOut                  // [width, heads*valueDim]
-	MambaIn                   // [2*inner + 2*groups*state + heads, width]: z, x, B, C and dt, where inner is heads*headDim; like the roles below in layers with Mamba2
-	MambaRate                 // [heads], the rate of the decay or its logarithm; in GGUF files [heads, 1]
-	MambaShift                // [heads], added to dt
-	MambaSkip                 // [heads], the factor of x in the result; in GGUF files [heads, 1]
-	MambaNorm                 // [inner], norm of the result; in GGUF files [groups, inner/groups]
-	MambaOut                  // [width, inner]
-	InputGate                 // [inputs width, width], like the roles below with LayerInputs only
-	InputOut                  // [width, inputs width]
-	InputPostNorm             // [width]
-	LayerScale                // [1], which multiplies the residual stream after the layer
+	Embed          Role = iota // [vocab, width]
+	OutNorm                    // [width]
+	Head                       // [vocab, width]
+	InputEmbed                 // [inputs vocab, layers*inputs width], like the roles below with LayerInputs only
+	InputProj                  // [layers*inputs width, width]
+	InputProjNorm              // [inputs width]
+	AttnNorm                   // [width]; one per layer, like all roles below
+	Q                          // [heads*headDim, width]
+	K                          // [kvHeads*headDim, width]
+	V                          // [kvHeads*headDim, width]
+	O                          // [width, heads*headDim]
+	QNorm                      // [headDim], or [heads*headDim]
+	KNorm                      // [headDim], or [kvHeads*headDim]
+	FFNNorm                    // [width]
+	Gate                       // [ff, width]
+	Up                         // [ff, width]
+	Down                       // [width, ff]
+	AttnPostNorm               // [width], norm of attention's output
+	FFNPostNorm                // [width], norm of the feed-forward block's output
+	Router                     // [experts, width], in sparse layers, which have no Gate, Up and Down
+	AttnSinks                  // [heads]
+	QDown                      // [q rank, width], with latent attention and a Q of low rank, as Q has then q rank columns
+	QDownNorm                  // [q rank]
+	KVDown                     // [kv rank + rope, width], like the roles below with latent attention only
+	KVDownNorm                 // [kv rank]
+	KVUp                       // [heads*(nope + value), kv rank], for each head the rows of K, then those of V, unless there are K [heads, kv rank, nope] and V [heads, value, kv rank]
+	ConvIn                     // [3*width, width], in layers with a ShortConv
+	Conv                       // [width, taps], with GatedDelta [rows of DeltaIn, taps], with Mamba2 [rows of x, B and C, taps]
+	ConvOut                    // [width, width], in layers with a ShortConv
+	RouterBias                 // [experts], added to the scores by which experts are chosen
+	SharedGate                 // [shared ff, width], like the roles below in sparse layers with a shared expert
+	SharedUp                   // [shared ff, width]
+	SharedDown                 // [width, shared ff]
+	SharedRouter               // [1, width], whose product's sigmoid multiplies the shared expert's output; in GGUF files [width]
+	DeltaIn                    // [2*keyHeads*keyDim + heads*valueDim, width]: Q, K and V; like the roles below in layers with GatedDelta
+	DeltaZ                     // [heads*valueDim, width], the output gate; without it, DeltaIn has for each head of Q and K the rows of Q, K, V and Z
+	DeltaBeta                  // [heads, width], how much of V is written
+	DeltaAlpha                 // [heads, width], how much the state decays; without it, DeltaBeta has for each head of Q and K the rows of both
+	DeltaRate                  // [heads], the rate of the decay or its logarithm
+	DeltaShift                 // [heads], added to what DeltaAlpha gives
+	DeltaNorm                  // [valueDim], norm of each head of the output
+	DeltaOut                   // [width, heads*valueDim]
+	MambaIn                    // [2*inner + 2*groups*state + heads, width]: z, x, B, C and dt, where inner is heads*headDim; like the roles below in layers with Mamba2
+	MambaRate                  // [heads], the rate of the decay or its logarithm; in GGUF files [heads, 1]
+	MambaShift                 // [heads], added to dt
+	MambaSkip                  // [heads], the factor of x in the result; in GGUF files [heads, 1]
+	MambaNorm                  // [inner], norm of the result; in GGUF files [groups, inner/groups]
+	MambaOut                   // [width, inner]
+	InputGate                  // [inputs width, width], like the roles below with LayerInputs only
+	InputOut                   // [width, inputs width]
+	InputPostNorm              // [width]
+	ExpertNorm                 // [width], norm of the experts' input, like the roles below in sparse layers with Experts.Beside
+	ExpertPostNorm             // [width], norm of the experts' output
+	DensePostNorm              // [width], norm of the dense block's output
+	RouterNorm                 // [width], norm of the router's input, divided by the square root of the width
+	ExpertScale                // [experts], which multiplies the weights of experts
+	LayerScale                 // [1], which multiplies the residual stream after the layer
 	roleCount
 )
 
@@ -74,7 +79,7 @@ var roleNames = [roleCount]string{
 	"router_bias", "shared_gate", "shared_up", "shared_down", "shared_router",
 	"delta_in", "delta_z", "delta_beta", "delta_alpha", "delta_rate", "delta_shift", "delta_norm", "delta_out",
 	"mamba_in", "mamba_rate", "mamba_shift", "mamba_skip", "mamba_norm", "mamba_out",
-	"input_gate", "input_out", "input_post_norm", "layer_scale",
+	"input_gate", "input_out", "input_post_norm", "expert_norm", "expert_post_norm", "dense_post_norm", "router_norm", "expert_scale", "layer_scale",
 }
 
 // String returns the role's name in descriptors, such as "attn_norm".
@@ -93,7 +98,7 @@ func (r Role) projection() bool { return new(Bias).field(r) != nil }
 
 // norm reports whether the role is a norm of the residual stream.
 func (r Role) norm() bool {
-	return r == OutNorm || r == AttnNorm || r == FFNNorm || r == AttnPostNorm || r == FFNPostNorm || r == InputPostNorm
+	return r == OutNorm || r == AttnNorm || r == FFNNorm || r == AttnPostNorm || r == FFNPostNorm || r == InputPostNorm || r == ExpertNorm || r == ExpertPostNorm || r == DensePostNorm
 }
 
 // layerVerb is replaced with the layer in tensor names.
@@ -170,7 +175,7 @@ func (c *Config) WantShape(r Role, layer int) []uint64 {
 	switch r {
 	case Embed, Head:
 		return []uint64{vocab, width}
-	case OutNorm, AttnNorm, FFNNorm, AttnPostNorm, FFNPostNorm:
+	case OutNorm, AttnNorm, FFNNorm, AttnPostNorm, FFNPostNorm, ExpertNorm, ExpertPostNorm, DensePostNorm, RouterNorm:
 		return []uint64{width}
 	case QNorm, KNorm:
 		switch {
@@ -195,7 +200,7 @@ func (c *Config) WantShape(r Role, layer int) []uint64 {
 		return []uint64{width, ff}
 	case Router:
 		return []uint64{uint64(c.Experts.Count), width}
-	case RouterBias:
+	case RouterBias, ExpertScale:
 		return []uint64{uint64(c.Experts.Count)}
 	case SharedGate, SharedUp:
 		return []uint64{uint64(c.Experts.SharedFF), width}
@@ -243,8 +248,10 @@ func (c *Config) Has(r Role, layer int) bool {
 	switch r {
 	case QNorm, KNorm:
 		return c.QKNorm && !c.BareQKNorm
+	case ExpertNorm, ExpertPostNorm, DensePostNorm, RouterNorm, ExpertScale:
+		return c.Layer[layer].Sparse && c.Experts.Beside
 	case Gate, Up, Down:
-		return !c.Layer[layer].Sparse
+		return (!c.Layer[layer].Sparse || c.Experts.Beside)
 	case Router:
 		return c.Layer[layer].Sparse
 	case RouterBias:
@@ -336,7 +343,7 @@ func (c *Config) checkRole(src Source, r Role, layer int) error {
 		return err
 	}
 	// A product has no factor for its whole matrix, which GGUF files of NVFP4 may hold.
-	if name, ok := strings.CutSuffix(c.Tensor(r, layer), ".weight"); ok && src.Kind() == kindGGUF {
+	if name, ok := strings.CutSuffix(c.Tensor(r, layer), ".weight"); ok && src.Kind() == kindGGUF && name+".scale" != c.Tensor(RouterNorm, layer) {
 		if err := checkTensor(src, name+".scale", nil); err != nil {
 			return err
 		}

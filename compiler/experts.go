@@ -3,6 +3,7 @@ package compiler
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/pianola-engine/pianola/arch"
@@ -11,10 +12,10 @@ import (
 
 // experts emits the feed-forward block of a layer with experts: the router, the gate, up and down
 // products of the chosen experts, and their weighted sum, which it returns. y is the normalised
-// residual stream.
-func (s *state) experts(p *program, l *layerPlan, y *value) (*value, error) {
+// residual stream, and routed the input of the router.
+func (s *state) experts(p *program, l *layerPlan, y, routed *value) (*value, error) {
 	e := &s.cfg.Experts
-	logits, err := s.linear(p, spot{role: roleRouter, layer: l}, y, arch.Router)
+	logits, err := s.linear(p, spot{role: roleRouter, layer: l}, routed, arch.Router)
 	if err != nil {
 		return nil, err
 	}
@@ -55,10 +56,41 @@ func (s *state) experts(p *program, l *layerPlan, y *value) (*value, error) {
 	return out, nil
 }
 
+// besideExperts emits a dense block with the input y, and experts beside it, whose input is another norm
+// of x, and returns the sum of the norms of their outputs. The input of the router is a third norm.
+func (s *state) besideExperts(p *program, l *layerPlan, x, y *value) (*value, error) {
+	sum, err := s.dense(p, l, y, denseFFN)
+	if err != nil {
+		return nil, err
+	}
+	if sum, err = s.norm(p, spot{role: roleDensePostNorm, layer: l}, sum, arch.DensePostNorm); err != nil {
+		return nil, err
+	}
+	at := spot{role: roleRouterNorm, layer: l}
+	w, err := s.normWeight(at.label(), arch.RouterNorm, l.index, s.cfg.Width)
+	if err != nil {
+		return nil, err
+	}
+	routed := p.value(at.label(), s.cfg.Width)
+	p.emit(at, normArgs{w: w, eps: s.cfg.Eps, scale: float32(1 / math.Sqrt(float64(s.cfg.Width)))}, []operand{x.all()}, routed.all())
+	if y, err = s.norm(p, spot{role: roleExpertNorm, layer: l}, x, arch.ExpertNorm); err != nil {
+		return nil, err
+	}
+	out, err := s.experts(p, l, y, routed)
+	if err != nil {
+		return nil, err
+	}
+	if out, err = s.norm(p, spot{role: roleExpertPostNorm, layer: l}, out, arch.ExpertPostNorm); err != nil {
+		return nil, err
+	}
+	p.emit(spot{role: roleExpertAdd, layer: l}, addArgs{}, []operand{out.all()}, sum.all())
+	return sum, nil
+}
+
 // routing returns the arguments of the kernel that chooses experts.
 func (s *state) routing(l *layerPlan) (args, error) {
 	e := &s.cfg.Experts
-	if !e.Sigmoid && !e.RankBias && e.Groups == 0 && e.Scale == 0 {
+	if !e.Sigmoid && !e.RankBias && e.Groups == 0 && e.Scale == 0 && !e.Beside {
 		return routeArgs{}, nil
 	}
 	a := routeScoredArgs{
@@ -66,6 +98,15 @@ func (s *state) routing(l *layerPlan) (args, error) {
 	}
 	if e.Sigmoid && e.Groups > 0 {
 		a.best = 2
+	}
+	if e.Beside {
+		t, err := s.tensor(s.cfg.Tensor(arch.ExpertScale, l.index))
+		if err != nil {
+			return nil, err
+		}
+		if a.factors, err = s.vector(l.name("ffn.expert_scale"), t, e.Count); err != nil {
+			return nil, err
+		}
 	}
 	if e.RankBias {
 		t, err := s.tensor(s.cfg.Tensor(arch.RouterBias, l.index))

@@ -182,15 +182,19 @@ func (s *state) attnSinks(name string, layer int) (*weight, error) {
 // result y.
 func (s *state) feedForward(p *program, l *layerPlan, x, y *value) error {
 	residual := spot{role: roleFFNResidual, layer: l}
-	if l.config.Sparse {
-		sum, err := s.experts(p, l, y)
+	if l.config.Sparse && !s.cfg.Experts.Beside {
+		sum, err := s.experts(p, l, y, y)
 		if err != nil {
 			return err
 		}
 		s.residual(p, residual, x, sum)
 		return s.sharedExpert(p, l, x, y)
 	}
-	down, err := s.dense(p, l, y, denseFFN)
+	block := func() (*value, error) { return s.dense(p, l, y, denseFFN) }
+	if l.config.Sparse {
+		block = func() (*value, error) { return s.besideExperts(p, l, x, y) }
+	}
+	down, err := block()
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ func (routeArgs) lower(l *lowering) {
 // in[0]. out is as for route.
 type routeScoredArgs struct {
 	bias                    *weight // added to scores for the choice, or nil
+	factors                 *weight // of each expert, which multiply the weights, or nil
 	experts, used           int
 	sigmoid, overAll        bool
 	groups, topGroups, best int
@@ -41,7 +42,7 @@ type routeScoredArgs struct {
 }
 
 func (routeScoredArgs) kernel() decl.ID      { return kernels.RouteScored }
-func (a routeScoredArgs) weights() []*weight { return []*weight{a.bias} }
+func (a routeScoredArgs) weights() []*weight { return []*weight{a.bias, a.factors} }
 
 func (routeScoredArgs) threads(l *lowering) int { return routeArgs{}.threads(l) }
 
@@ -51,6 +52,8 @@ func (a routeScoredArgs) lower(l *lowering) {
 	l.bind(kernels.RouteScoredBindIDs, l.n.out[0])
 	l.bind(kernels.RouteScoredBindWeights, l.n.out[1])
 	l.flag(kernels.RouteScoredSpecBias, a.bias != nil)
+	l.bindWeight(kernels.RouteScoredBindFactors, a.factors)
+	l.flag(kernels.RouteScoredSpecFactors, a.factors != nil)
 	over := uint32(decl.OverChosen)
 	if a.overAll {
 		over = decl.OverAll

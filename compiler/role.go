@@ -67,6 +67,9 @@ const (
 	roleSiLUMul
 	roleActivate
 	roleDown
+	roleDensePostNorm
+	roleRouterNorm
+	roleExpertNorm
 	roleRouter
 	roleRoute
 	roleExpertInput
@@ -76,6 +79,8 @@ const (
 	roleExpertSiLUMul
 	roleExpertDown
 	roleExpertSum
+	roleExpertPostNorm
+	roleExpertAdd
 	roleFFNPostNorm
 	roleFFNResidual
 	// In layers with experts, roleGate, roleUp and roleDown are the shared expert's.
@@ -126,6 +131,7 @@ var roleNames = [roles]string{
 
 	roleFFNNorm: "ffn.norm", roleGate: "ffn.gate", roleUp: "ffn.up", roleGateUp: "ffn.gate_up", roleGateScale: "ffn.gate_scale",
 	roleSiLUMul: "ffn.silu_mul", roleActivate: "ffn.act", roleDown: "ffn.down",
+	roleDensePostNorm: "ffn.dense_norm", roleRouterNorm: "ffn.router_norm", roleExpertNorm: "ffn.experts.norm", roleExpertPostNorm: "ffn.experts.post_norm", roleExpertAdd: "ffn.experts.add",
 	roleRouter: "ffn.router", roleRoute: "ffn.route", roleExpertInput: "ffn.experts.input", roleExpertGate: "ffn.experts.gate", roleExpertUp: "ffn.experts.up",
 	roleExpertGateUp: "ffn.experts.gate_up", roleExpertSiLUMul: "ffn.experts.silu_mul", roleExpertDown: "ffn.experts.down",
 	roleExpertSum: "ffn.experts.sum", roleFFNPostNorm: "ffn.post_norm", roleFFNResidual: "ffn.residual",

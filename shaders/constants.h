@@ -15,7 +15,7 @@ constant uint WEIGHTS [[function_constant(PIANOLA_FC_WEIGHTS)]]; // layout of th
 constant uint HEAD_DIM [[function_constant(PIANOLA_FC_HEAD_DIM)]]; // elements of a head
 constant uint LAYOUT [[function_constant(PIANOLA_FC_LAYOUT)]]; // which pairs RoPE rotates
 constant uint QK_NORM [[function_constant(PIANOLA_FC_QK_NORM)]]; // 1 if Q and K heads are normalised
-constant uint FACTORS [[function_constant(PIANOLA_FC_FACTORS)]]; // 1 if frequencies are divided by factors
+constant uint FACTORS [[function_constant(PIANOLA_FC_FACTORS)]]; // 1 if there are factors
 constant uint SPLIT [[function_constant(PIANOLA_FC_SPLIT)]]; // 1 if threadgroups split the positions of a row
 constant uint WINDOWED [[function_constant(PIANOLA_FC_WINDOWED)]]; // 1 if attention is limited to a window
 constant uint OUTPUT [[function_constant(PIANOLA_FC_OUTPUT)]]; // what becomes of the product

@@ -691,7 +691,7 @@ typedef struct pianola_causal_conv_params {
 } pianola_causal_conv_params;
 PIANOLA_ASSERT_SIZE(pianola_causal_conv_params, 28);
 
-// Chooses the used experts with the best ranks of each row, sorted by rank, the lowest id first among equal ranks. NaN counts as less than any number. The score of an expert is the sigmoid of its logit, or else the softmax over all experts; its rank is the score (+ bias). With groups > 1, consecutive experts form groups, and only those of the top_groups groups with the best values are candidates. The value of a group is the best rank of its experts, or with best == 2 the sum of the best two. The weights are scale * score, divided by the sum of the chosen experts' scores unless over == all.
+// Chooses the used experts with the best ranks of each row, sorted by rank, the lowest id first among equal ranks. NaN counts as less than any number. The score of an expert is the sigmoid of its logit, or else the softmax over all experts; its rank is the score (+ bias). With groups > 1, consecutive experts form groups, and only those of the top_groups groups with the best values are candidates. The value of a group is the best rank of its experts, or with best == 2 the sum of the best two. The weights are scale * score, divided by the sum of the chosen experts' scores unless over == all, and with factors multiplied by those of the experts.
 typedef struct pianola_route_scored_params {
     uint32_t experts; // experts of the layer
     uint32_t used; // experts that a row chooses

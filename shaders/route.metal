@@ -72,6 +72,7 @@ kernel void route_scored(
         device const float *b                   [[buffer(1)]],
         device uint *ids                        [[buffer(2)]],
         device float *weights                   [[buffer(3)]],
+        device const float *factors             [[buffer(4)]],
         constant pianola_route_scored_params &p [[buffer(8)]],
         constant pianola_second &s              [[buffer(9)]],
         device pianola_step *step               [[buffer(10)]],
@@ -125,7 +126,7 @@ kernel void route_scored(
     if (lane == 0) {
         const float scale = OVER == PIANOLA_OVER_ALL ? p.scale : p.scale / sum;
         for (uint i = 0; i < p.used; i++) {
-            weight[i] *= scale;
+            weight[i] *= FACTORS != 0 ? scale * factors[chosen[i]] : scale;
         }
     }
 }

@@ -26,9 +26,9 @@ import (
 // Six are routers: the roles of biases and shared experts, and factors of Q. Eleven are what differs between
 // layers: sizes, the inputs of layers, and the roles of their tensors. Ten are Mamba-2, the roles of
 // its tensors, layers that have it beside attention, and the factors of their parts.
-// Three are uploads of half of a transposed matrix.
+// Three are uploads of half of a transposed matrix. Five are the roles of experts beside a dense block.
 const (
-	mostNames    = 919
+	mostNames    = 924
 	mostPackages = 13
 )
 

@@ -18,6 +18,7 @@ type scored struct {
 	kernels.RouteScoredParams
 	biased, overAll bool
 	logits, bias    []float32
+	factors         []float32 // of the experts, or nil
 }
 
 func randomScored(r *rand.Rand, rows int) scored {
@@ -30,6 +31,9 @@ func randomScored(r *rand.Rand, rows int) scored {
 	}
 	s.Used = 1 + r.Uint32N(min(s.Experts/s.Groups*s.TopGroups, 12))
 	s.logits, s.bias = normal(r, rows*int(s.Experts), pick(r, 1.0, 4)), normal(r, int(s.Experts), 0.3)
+	if r.IntN(3) == 0 {
+		s.factors = normal(r, int(s.Experts), 1)
+	}
 	if r.IntN(2) == 0 { // equal logits
 		for i, v := range s.logits {
 			s.logits[i] = float32(math.Round(float64(v)))
@@ -95,6 +99,9 @@ func (s *scored) choose(logits []float32) (ids []uint32, weights []float64, apar
 		if !s.overAll {
 			w /= sum
 		}
+		if s.factors != nil {
+			w *= float64(s.factors[e])
+		}
 		weights = append(weights, w)
 	}
 	return ids, weights, apart
@@ -109,12 +116,17 @@ func TestRouteScored(t *testing.T) {
 		rows := 1 + r.IntN(4)
 		s := randomScored(r, rows)
 		c := command{
-			kernel: kernels.RouteScored, specs: []uint32{one(s.biased), one(s.overAll)}, params: s.RouteScoredParams,
+			kernel: kernels.RouteScored, specs: []uint32{one(s.biased), one(s.overAll), one(s.factors != nil)}, params: s.RouteScoredParams,
 			second: pianolaSecond{rows: uint32(rows)}, input: map[string][]byte{"logits": f32(s.logits), "b": f32(s.bias)},
 		}
 		if !s.biased {
 			c.absent = []string{"b"}
 			delete(c.input, "b")
+		}
+		if s.factors == nil {
+			c.absent = append(c.absent, "factors")
+		} else {
+			c.input["factors"] = f32(s.factors)
 		}
 		var ids []uint32
 		var weights []float64
@@ -155,6 +167,8 @@ func familyWholes() (list []whole) {
 		{model: "variants/gemma4_untied", chip: "h200"},
 		{model: "variants/gemma4_e_untied", chip: "h200", change: small, changed: "small"},
 		{model: "variants/gemma4_e_untied", chip: "m4-pro"},
+		{model: "variants/gemma4_moe", chip: "m4-pro", change: small, changed: "small"},
+		{model: "variants/gemma4_moe", chip: "h200"},
 		{model: "variants/llama4", chip: "h200", change: small, changed: "small"},
 		{model: "variants/llama4_interleaved", chip: "m4-pro"},
 	} {

@@ -146,7 +146,7 @@ var (
 	constHeadDim = Constant{Name: "head_dim", Doc: "elements of a head"}
 	constLayout  = Constant{Name: "layout", Values: layoutValues, Doc: "which pairs RoPE rotates"}
 	constQKNorm  = Constant{Name: "qk_norm", Flag: true, Doc: "1 if Q and K heads are normalised"}
-	constFactors = Constant{Name: "factors", Flag: true, Doc: "1 if frequencies are divided by factors"}
+	constFactors = Constant{Name: "factors", Flag: true, Doc: "1 if there are factors"}
 	constSplit   = Constant{Name: "split", Flag: true, Doc: "1 if threadgroups split the positions of a row"}
 	constWindow  = Constant{Name: "windowed", Flag: true, Doc: "1 if attention is limited to a window"}
 	constOutput  = Constant{Name: "output", Values: outputValues, Doc: "what becomes of the product"}

@@ -25,7 +25,7 @@ var routeScored = Kernel{
 	Doc: "Chooses the used experts with the best ranks of each row, sorted by rank, the lowest id first among equal ranks. NaN counts as less than any number. " +
 		"The score of an expert is the sigmoid of its logit, or else the softmax over all experts; its rank is the score (+ bias). " +
 		"With groups > 1, consecutive experts form groups, and only those of the top_groups groups with the best values are candidates. The value of a group is the best rank of its experts, or with best == 2 the sum of the best two. " +
-		"The weights are scale * score, divided by the sum of the chosen experts' scores unless over == all.",
+		"The weights are scale * score, divided by the sum of the chosen experts' scores unless over == all, and with factors multiplied by those of the experts.",
 	Grid: [3]string{"rows", "1", "1"},
 	Require: []string{
 		"used >= 1", "used <= experts", "experts <= 1024", "sigmoid <= 1", "best == 1 || best == 2",
@@ -36,6 +36,7 @@ var routeScored = Kernel{
 		{Name: "b", Role: Read, Shape: "[experts]", Elem: F32, Extent: "4*experts", If: "bias"},
 		{Name: "ids", Role: Write, Shape: "[rows, used]", Elem: U32, Extent: "4*rows*used"},
 		{Name: "weights", Role: Write, Shape: "[rows, used]", Elem: F32, Extent: "4*rows*used"},
+		{Name: "factors", Role: Read, Shape: "[experts]", Elem: F32, Extent: "4*experts", If: "factors"},
 	},
 	Params: []Field{
 		{"experts", U32, "experts of the layer"},
@@ -46,9 +47,10 @@ var routeScored = Kernel{
 		{"best", U32, "number of a group's best ranks whose sum is the group's value, 1 or 2"},
 		{"scale", F32, "factor of the weights"},
 	},
-	Second: []Second{secondRows},
-	Specs:  []Constant{constBias, constOver},
-	Worker: "4*experts", // the scores of a row
+	Second:   []Second{secondRows},
+	Specs:    []Constant{constBias, constOver, constFactors},
+	Optional: []string{"factors"},
+	Worker:   "4*experts", // the scores of a row
 }
 
 // expertInput is the extent of the inputs of expert_gemv.

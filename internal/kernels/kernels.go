@@ -127,7 +127,7 @@ const (
 
 // Specialisation constants of rope_angles.
 const (
-	RoPEAnglesSpecFactors   = 0 // 1 if frequencies are divided by factors
+	RoPEAnglesSpecFactors   = 0 // 1 if there are factors
 	RoPEAnglesSpecSequences = 1 // which sequences the rows belong to
 )
 
@@ -1982,12 +1982,14 @@ const (
 	RouteScoredBindB       = 1 // r, [experts] float32
 	RouteScoredBindIDs     = 2 // w, [rows, used] uint32
 	RouteScoredBindWeights = 3 // w, [rows, used] float32
+	RouteScoredBindFactors = 4 // r, [experts] float32
 )
 
 // Specialisation constants of route_scored.
 const (
-	RouteScoredSpecBias = 0 // 1 if a bias is added
-	RouteScoredSpecOver = 1 // selects the experts that the router's softmax includes
+	RouteScoredSpecBias    = 0 // 1 if a bias is added
+	RouteScoredSpecOver    = 1 // selects the experts that the router's softmax includes
+	RouteScoredSpecFactors = 2 // 1 if there are factors
 )
 
 // RouteScoredParams are the parameters of route_scored.

@@ -118,8 +118,11 @@ var tiled = append(fix("wtype", quantised...), mlx...).and("act", decl.ActQ8).an
 // of the files.
 var rows = slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows))
 
-// segments is the name of a constant. Entries for which it is 0 do not have it in their names.
-const segments = "segments"
+// segments and factors are names of constants. Entries for which they are 0 do not have them in their names.
+const (
+	segments = "segments"
+	factors  = "factors"
+)
 
 // few are the assignments of gemm_few.
 var few = append(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16).and("weights", uint32(dtype.Rows)),
@@ -147,6 +150,7 @@ var instances = []compiled{
 	{kernel: "qk_rope_kv", fixed: append(alone, fix("head_dim", 64, 128)...).pooled(append(alone, fix("head_dim", 64, 128)...))},
 	{kernel: "kv_write", fixed: alone.pooled(alone)},
 	{kernel: "rope_angles", fixed: alone.pooled(alone)},
+	{kernel: "route_scored", fixed: fix(factors, 0, 1)},
 	{kernel: "argmax", fixed: fix(sequences, decl.SequencesOwn, decl.SequencesOne)},
 	{kernel: "sample_adjust", fixed: alone.pooled(alone)},
 	{kernel: "sample_filter", fixed: alone.pooled(alone)},
@@ -219,7 +223,7 @@ func entriesOf(instances []compiled, name string) ([]shaders.Entry, error) {
 			if !slices.ContainsFunc(constants, func(c decl.Constant) bool { return c.Name == f.Name }) {
 				return nil, fmt.Errorf("instances of kernel %s: it has no constant %s", name, f.Name)
 			}
-			if f.Value == 0 && (f.Mask != 0 || f.Name == sequences || f.Name == segments) {
+			if f.Value == 0 && (f.Mask != 0 || f.Name == sequences || f.Name == segments || f.Name == factors) {
 				continue
 			}
 			parts = append(parts, fmt.Sprintf("%s%d", f.Name, f.Value))

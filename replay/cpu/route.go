@@ -15,6 +15,7 @@ type routeScored struct {
 	scale                   float32
 	logits                  []float32 // [rows, experts]
 	bias                    []float32 // [experts], or nil
+	factors                 []float32 // [experts], or nil
 	ids                     []uint32  // [rows, used]
 	weights                 []float32 // [rows, used]
 }
@@ -29,6 +30,9 @@ func newRouteScored(b *binder) (kernel, error) {
 	}
 	if b.spec(kernels.RouteScoredSpecBias) != 0 {
 		k.bias = b.f32(kernels.RouteScoredBindB)
+	}
+	if b.spec(kernels.RouteScoredSpecFactors) != 0 {
+		k.factors = b.f32(kernels.RouteScoredBindFactors)
 	}
 	return k, b.err
 }
@@ -97,7 +101,9 @@ func (k *routeScored) choose(scores []float32, ids []uint32, weights []float32) 
 		scale /= sum
 	}
 	for i := range weights {
-		weights[i] *= scale
+		if weights[i] *= scale; k.factors != nil {
+			weights[i] *= k.factors[ids[i]]
+		}
 	}
 }
 

@@ -106,7 +106,7 @@ func (l *tensorList) role(r arch.Role, layer int) {
 		mean, std = 0.5, 0.7
 	case r == arch.MambaShift:
 		mean, std = -1, 1
-	case r == arch.DeltaNorm || r == arch.LayerScale || r == arch.MambaSkip:
+	case r == arch.DeltaNorm || r == arch.LayerScale || r == arch.ExpertScale || r == arch.MambaSkip:
 		mean = 1
 	case r == arch.Conv:
 		shape, std = []uint64{shape[0], 1, shape[1]}, 0.6

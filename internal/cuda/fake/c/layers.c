@@ -66,7 +66,7 @@ static void route_scored(const launch *l) {
         choose(ids, ranks, open, p->experts, p->used);
         sum = 0;
         for (uint32_t i = 0; i < p->used; i++) sum += weights[i] = scores[ids[i]];
-        for (uint32_t i = 0; i < p->used; i++) weights[i] *= l->specs[1] == PIANOLA_OVER_ALL ? p->scale : p->scale / sum;
+        for (uint32_t i = 0; i < p->used; i++) weights[i] *= (l->specs[1] == PIANOLA_OVER_ALL ? p->scale : p->scale / sum) * (l->specs[2] ? F(4)[ids[i]] : 1);
     }
 }
 
