@@ -91,6 +91,10 @@ type ConvertedRows struct {
 	// layout Interleaved. If Rotary is 0, no rows are reordered.
 	Head, Rotary uint64
 
+	// If Each is not 0, the rows are those of heads, each of Each rows, in groups of Heads heads. In the
+	// tensor, Heads/Tiles heads of a group with the same key are neighbours; here, the keys alternate.
+	Each, Heads, Tiles uint64
+
 	// If Stack is not 0, the tensor is a list of transposed matrices, each [Columns, Stack]. Row
 	// i is then column First + i*Step of the matrix with index Matrix. Skip rows of the tensor
 	// precede the list.
@@ -99,6 +103,10 @@ type ConvertedRows struct {
 
 // Row returns the row of the tensor that comes at place i.
 func (r *ConvertedRows) Row(i uint64) uint64 {
+	if r.Each != 0 {
+		group, head := i/r.Each/r.Heads, i/r.Each%r.Heads
+		return r.First + (group*r.Heads+head%r.Tiles*(r.Heads/r.Tiles)+head/r.Tiles)*r.Each + i%r.Each
+	}
 	if r.Rotary == 0 {
 		return r.First + i*max(r.Step, 1)
 	}
@@ -111,7 +119,7 @@ func (r *ConvertedRows) Row(i uint64) uint64 {
 
 // InOrder reports whether the rows are consecutive in the tensor.
 func (r *ConvertedRows) InOrder() bool {
-	return r.Rotary == 0 && r.Step <= 1 && r.Stack == 0
+	return r.Rotary == 0 && r.Step <= 1 && r.Stack == 0 && r.Each == 0
 }
 
 // Convert returns the GGUF file of its family that a Hugging Face model converts to, as
@@ -518,13 +526,18 @@ func (v *conversion) role(r Role, layer int) (err error) {
 				return fmt.Errorf("arch: tensor %s: a tensor that fuses Q or K with other rows is not supported", of.from)
 			}
 		}
+		parts := c.tileHeads(r, rows)
 		if of.to == bias {
-			err = v.add(of.to, shape, rows)
+			err = v.add(of.to, shape, parts[0])
 		} else {
-			err = v.addScaled(r, of.to, shape, rows)
+			err = v.addScaled(r, of.to, shape, parts[0])
 		}
 		if err != nil {
 			return err
+		}
+		if more := parts[1:]; len(more) > 0 {
+			t := &v.Tensors[v.index[of.to]]
+			t.Parts = append(t.Parts, more...)
 		}
 		if of.to != bias && c.NormPlusOne && !v.form.NormPlusOne && (r.norm() || r == QNorm || r == KNorm) {
 			v.Tensors[v.index[of.to]].PlusOne = true

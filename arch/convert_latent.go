@@ -9,6 +9,9 @@ func (v *conversion) latentSettings() {
 	v.set("attention.key_length_mla", uint32(l.Nope+l.Rope))
 	v.set("attention.value_length_mla", uint32(l.Value))
 	v.set("attention.kv_lora_rank", uint32(l.KVRank))
+	if l.Eps != v.Config.Eps {
+		v.set(latentEpsKey, l.Eps)
+	}
 	if l.QRank > 0 {
 		v.set("attention.q_lora_rank", uint32(l.QRank))
 	}

@@ -89,12 +89,14 @@ type expertRule struct {
 	// another one.
 	Scoring    string `json:"scoring"`
 	ScoringKey string `json:"scoring_key"`
-	Scale      string `json:"scale"`  // key of the factor of the weights
-	Groups     string `json:"groups"` // keys of the number of groups, and of those that a position chooses
-	TopGroups  string `json:"top_groups"`
-	Method     string `json:"method"`    // key of the way to choose; with greedy there are no groups
-	Shared     string `json:"shared"`    // key of the number of experts that form the shared one
-	SharedFF   string `json:"shared_ff"` // key of the shared expert's width
+	// Biased is the key of a flag that RouterBias exists; "" means that it does if the family has its name.
+	Biased    string `json:"biased"`
+	Scale     string `json:"scale"`  // key of the factor of the weights
+	Groups    string `json:"groups"` // keys of the number of groups, and of those that a position chooses
+	TopGroups string `json:"top_groups"`
+	Method    string `json:"method"`    // key of the way to choose; with greedy there are no groups
+	Shared    string `json:"shared"`    // key of the number of experts that form the shared one
+	SharedFF  string `json:"shared_ff"` // key of the shared expert's width
 	// WeighInput makes weights multiply the inputs of experts.
 	WeighInput bool         `json:"weigh_input"`
 	Refuse     []string     `json:"refuse"` // keys refused if the model has experts

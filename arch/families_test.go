@@ -200,13 +200,8 @@ func TestRouterErrors(t *testing.T) {
 	}
 }
 
-// TestPredictors reads a GGUF file whose last layer predicts a further token and is no layer of the
-// model.
-func TestPredictors(t *testing.T) {
-	v, err := Builtin().Convert(tinyHF(t, "variants/glm4_moe_qknorm"))
-	if err != nil {
-		t.Fatal(err)
-	}
+// convertedSource returns the GGUF file of a conversion.
+func convertedSource(v *Conversion) *fakeSource {
 	src := &fakeSource{kind: kindGGUF, meta: map[string]any{}, shapes: map[string][]uint64{}}
 	for _, s := range v.Settings {
 		src.meta[s.Key] = s.Value
@@ -214,6 +209,17 @@ func TestPredictors(t *testing.T) {
 	for _, x := range v.Tensors {
 		src.shapes[x.Name] = x.Shape
 	}
+	return src
+}
+
+// TestPredictors reads a GGUF file whose last layer predicts a further token and is no layer of the
+// model.
+func TestPredictors(t *testing.T) {
+	v, err := Builtin().Convert(tinyHF(t, "variants/glm4_moe_qknorm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := convertedSource(v)
 	src.meta["glm4moe.block_count"], src.meta["glm4moe.nextn_predict_layers"] = uint32(4), uint32(1)
 	if c := readChecked(t, Builtin(), src); c.Layers != 3 || c.Experts.Groups != 4 || c.Experts.TopGroups != 2 || c.Experts.SharedFF != 128 || c.Experts.Scale != 2.5 {
 		t.Errorf("%+v", c)

@@ -35,6 +35,10 @@ const latentUnit = 4
 // 0.1 times as large.
 const scaleAllUnit = 0.1
 
+// latentEpsKey is the key of the epsilon of the norms inside in GGUF files that Pianola converts, if it
+// differs from that of the other norms. llama.cpp has one epsilon.
+const latentEpsKey = "attention.latent_layer_norm_rms_epsilon"
+
 // readHF reads the settings of config.json.
 func (r *latentRule) readHF(f *fields, c *Config, h *hfForm, prefix string) {
 	c.Heads = f.need("num_attention_heads", 1, maxHeads)
@@ -69,6 +73,9 @@ func (r *latentRule) readGGUF(f *fields, c *Config, src Source) {
 		f.failf("attention.key_length", "%d is not above rope.dimension_count %d", key, rope)
 	}
 	r.complete(f, c, "attention.kv_lora_rank")
+	if _, ok := f.value(latentEpsKey); ok {
+		c.Latent.Eps = f.eps(latentEpsKey)
+	}
 	if c.Latent.QRank == 0 {
 		c.names[Q] = r.DirectQ
 	}

@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"strings"
@@ -64,5 +65,28 @@ func TestLatentGGUF(t *testing.T) {
 				t.Errorf("%s %d is accepted", key, value)
 			}
 		}
+	}
+}
+
+// TestLatentEpsilon converts a model whose norms inside latent attention have another epsilon than the
+// others, as those of GLM 4.7 Flash, and reads the settings of both from the file.
+func TestLatentEpsilon(t *testing.T) {
+	src := tinyHF(t, "variants/glm4_moe_lite")
+	src.meta["rms_norm_eps"] = json.Number("1e-05")
+	v, err := Builtin().Convert(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := convertedSource(v)
+	c := readChecked(t, Builtin(), file)
+	if c.Eps != 1e-5 || c.Latent.Eps != 1e-6 {
+		t.Errorf("epsilons %v and %v", c.Eps, c.Latent.Eps)
+	}
+	if err := v.Config.Same(c, nil); err != nil {
+		t.Error(err)
+	}
+	file.meta["deepseek2."+latentEpsKey] = float32(0)
+	if _, err := Builtin().Read(file); err == nil || !strings.Contains(err.Error(), latentEpsKey+": 0 is not above 0") {
+		t.Errorf("an epsilon of 0: %v", err)
 	}
 }

@@ -319,10 +319,6 @@ func (v *conversion) mixers(f *fields) {
 	v.set(r.Taps, uint32(c.ConvTaps))
 	v.mamba(f, r.Mamba)
 	if d := &c.Delta; d.Heads > 0 {
-		// Other models need the rows and columns of the heads in another order.
-		if d.KeyHeads != 1 && d.KeyHeads != d.Heads {
-			f.fail(fmt.Errorf("arch: %s: %d heads of V with %d of Q and K are not converted", c.Arch, d.Heads, d.KeyHeads))
-		}
 		v.set(r.KeyHeads, uint32(d.KeyHeads))
 		v.set(r.Heads, uint32(d.Heads))
 		v.set(r.KeyDim, uint32(d.KeyDim))
@@ -350,6 +346,32 @@ func (v *conversion) mixers(f *fields) {
 		}
 	}
 	v.set(kvHeadsKey, heads)
+}
+
+// tileHeads returns rows of a role's tensor in the order of a GGUF file, in which the heads of V with
+// the same Q and K are not neighbours.
+func (c *Config) tileHeads(r Role, rows ConvertedRows) []ConvertedRows {
+	d := &c.Delta
+	if d.Heads == 0 || d.Tiled || d.KeyHeads == 1 || d.KeyHeads == d.Heads {
+		return []ConvertedRows{rows}
+	}
+	heads := rows
+	heads.Heads, heads.Tiles = uint64(d.Heads), uint64(d.KeyHeads)
+	switch r {
+	case DeltaIn, Conv: // Q and K come first
+		rows.Rows = uint64(2 * d.KeyHeads * d.KeyDim)
+		heads.First, heads.Rows, heads.Each = rows.Rows, heads.Rows-rows.Rows, uint64(d.ValueDim)
+		return []ConvertedRows{rows, heads}
+	case DeltaZ:
+		heads.Each = uint64(d.ValueDim)
+	case DeltaBeta, DeltaAlpha, DeltaRate, DeltaShift:
+		heads.Each = 1
+	case DeltaOut: // the columns of each head count as a row
+		heads.Rows, heads.Columns, heads.Each = heads.Rows*heads.Heads, uint64(d.ValueDim), 1
+	default:
+		return []ConvertedRows{rows}
+	}
+	return []ConvertedRows{heads}
 }
 
 // deltaShape returns the shape of a role of layers with GatedDelta.

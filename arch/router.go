@@ -40,7 +40,7 @@ func (r *expertRule) validateScoring() error {
 // keys returns the keys that the rule reads.
 func (r *expertRule) keys() []string {
 	return append(slices.Clone(r.Count), r.Used, r.Flag, r.FF, r.Norm, r.Step, r.Dense, r.Layers, r.First, r.Last, r.Types,
-		r.ScoringKey, r.Scale, r.Groups, r.TopGroups, r.Method, r.Shared, r.SharedFF)
+		r.ScoringKey, r.Biased, r.Scale, r.Groups, r.TopGroups, r.Method, r.Shared, r.SharedFF)
 }
 
 // readRouter reads how experts are scored and chosen.
@@ -116,6 +116,9 @@ func (c *Config) readShared(f *fields, src Source, r *expertRule, layer int) {
 		return name != "" && (!gguf || has(src, name))
 	}
 	e.RankBias, e.SharedGated = has(RouterBias), has(SharedRouter)
+	if r.Biased != "" {
+		e.RankBias = e.RankBias && f.bool(r.Biased, true)
+	}
 	if !has(SharedUp) {
 		return
 	}

@@ -45,7 +45,7 @@ func (c *Config) Same(other *Config, factors func(name string) []float32) error 
 // scaled returns c with AttnScale set explicitly, and without what depends on the file form.
 func (c *Config) scaled() *Config {
 	s := *c
-	s.Delta.Negative, s.Mamba.Negative = false, false
+	s.Delta.Negative, s.Delta.Tiled, s.Mamba.Negative = false, false, false
 	if s.AttnScale == 0 {
 		s.AttnScale = invRoot(float64(s.HeadDim))
 	}

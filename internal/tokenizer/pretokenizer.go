@@ -57,6 +57,10 @@ func knownPattern(t *classTable, expr string) (pattern, bool) {
 	case `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`:
 		return o200kPattern{t, foldCase, 3}, true
 
+	// Kimi K2.
+	case `[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`:
+		return kimiPattern{o200kPattern{t, foldCase, 3}}, true
+
 	// Tekken: Mistral NeMo and later.
 	case `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`:
 		return o200kPattern{t, noContractions, 1}, true
@@ -110,6 +114,8 @@ func ggufPreTokenizer(t *classTable, name string) (p preTokenizer, ok bool) {
 		return preTokenizer{stages: isolating(cl100kPattern{t, foldCase, letter | mark, 1})}, true
 	case "gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2":
 		return preTokenizer{stages: isolating(o200kPattern{t, foldCase, 3})}, true
+	case "kimi-k2":
+		return preTokenizer{stages: isolating(kimiPattern{o200kPattern{t, foldCase, 3}})}, true
 	case "tekken":
 		return preTokenizer{
 			stages:       isolating(o200kPattern{t, noContractions, 1}),

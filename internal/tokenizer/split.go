@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // A pattern finds a pre-tokenizer's matches in text.
@@ -253,6 +254,45 @@ func (p o200kPattern) cases(s string, i int) (lowerEnd, upperEnd int) {
 		}
 	}
 	return lowerEnd, i
+}
+
+// kimiPattern is the pattern of Kimi K2: \p{Han}+, or what o200kPattern matches, without characters of
+// the script Han in words and without slashes after symbols.
+type kimiPattern struct{ o200kPattern }
+
+func (p kimiPattern) next(s string) (int, bool) { return p.piece(s), true }
+
+func (p kimiPattern) piece(s string) int {
+	if end := strings.IndexFunc(s, func(r rune) bool { return !unicode.Is(unicode.Han, r) }); end != 0 {
+		if end < 0 {
+			return len(s)
+		}
+		return end
+	}
+	if end := p.word(s[:p.wordLimit(s)]); end > 0 {
+		return end + p.contractions.match(s[end:])
+	}
+	if c, _ := p.classes.at(s, 0); c&number != 0 {
+		return p.classes.digits(s, p.digits)
+	}
+	if end := p.classes.symbols(s, space|letter|number); end > 0 {
+		return skipNewlines(s, end, false)
+	}
+	return p.classes.whitespace(s, true)
+}
+
+// wordLimit returns the end of the letters and marks after the first character that are not of the
+// script Han.
+func (p kimiPattern) wordLimit(s string) int {
+	_, end := p.classes.at(s, 0)
+	for end < len(s) {
+		c, n := p.classes.at(s, end)
+		if r, _ := utf8.DecodeRuneInString(s[end:]); c&(letter|mark) == 0 || unicode.Is(unicode.Han, r) {
+			break
+		}
+		end += n
+	}
+	return end
 }
 
 // runPattern matches runs of at most limit characters of a set, such as \p{N}, \p{N}{1,3} or

@@ -60,6 +60,12 @@ func oracles() []oracle {
 			regexp: `[^\r\n\p{L}\p{N}]?` + upper + `*` + lower + `+` + contraction + `?|[^\r\n\p{L}\p{N}]?` + upper + `+` + lower + `*` + contraction + `?` +
 				`|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|` + rest,
 		},
+		{
+			name:    "kimi",
+			pattern: `[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
+			regexp: `\p{Han}+|[^\r\n\p{L}\p{N}]?(?:(?!\p{Han})` + upper + `)*(?:(?!\p{Han})` + lower + `)+` + contraction + `?|[^\r\n\p{L}\p{N}]?(?:(?!\p{Han})` + upper + `)+(?:(?!\p{Han})` + lower + `)*` + contraction + `?` +
+				`|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|` + rest,
+		},
 		{name: "tekken", pattern: `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`},
 		{name: "digit", pattern: `\p{N}`},
 		{name: "digits", pattern: `\p{N}{1,3}`},

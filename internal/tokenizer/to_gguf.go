@@ -207,7 +207,7 @@ func (w *ggufWriter) mergeRules() (rules [][2]string, err error) {
 // preNames lists the candidate pre-tokenizers. If several names are equivalent, it contains
 // the one that the most versions of llama.cpp support.
 var preNames = []string{
-	"llama-bpe", "dbrx", "qwen2", "gpt-2", "starcoder", "gpt-4o", "tekken", "qwen35", "falcon", "deepseek-coder",
+	"llama-bpe", "dbrx", "qwen2", "gpt-2", "starcoder", "gpt-4o", "kimi-k2", "tekken", "qwen35", "falcon", "deepseek-coder",
 	"deepseek-v3", "seed-coder", "minicpm5", "bloom", "viking", "default",
 }
 
