@@ -13,7 +13,7 @@ import (
 // gatedDelta emits a block with the gated delta rule of y, the normalised residual x.
 func (s *state) gatedDelta(p *program, l *layerPlan, x, y *value) error {
 	d := &s.cfg.Delta
-	in, z, err := s.deltaInputs(p, l, y)
+	in, err := s.deltaInput(p, l, y)
 	if err != nil {
 		return err
 	}
@@ -28,6 +28,11 @@ func (s *state) gatedDelta(p *program, l *layerPlan, x, y *value) error {
 	}
 	qkv := p.value(at.label(), in.width)
 	p.emit(at, conv, []operand{in.all()}, l.state.all(), qkv.all())
+	// No barrier separates this product from the convolution, which alone would leave a GPU mostly idle.
+	z, err := s.deltaZ(p, l, y)
+	if err != nil {
+		return err
+	}
 
 	at = spot{role: roleDeltaRule, layer: l}
 	rule := deltaArgs{of: *d}
@@ -57,23 +62,26 @@ func (s *state) gatedDelta(p *program, l *layerPlan, x, y *value) error {
 	return nil
 }
 
-// deltaInputs emits the products of Q, K and V, and of the gate of the output.
-func (s *state) deltaInputs(p *program, l *layerPlan, y *value) (in, z *value, err error) {
-	inAt, zAt := spot{role: roleDeltaIn, layer: l}, spot{role: roleDeltaZ, layer: l}
+// deltaInput emits the product of Q, K and V.
+func (s *state) deltaInput(p *program, l *layerPlan, y *value) (*value, error) {
+	at := spot{role: roleDeltaIn, layer: l}
 	if s.cfg.Tensor(arch.DeltaZ, l.index) != "" {
-		if in, err = s.linear(p, inAt, y, arch.DeltaIn); err != nil {
-			return nil, nil, err
-		}
-		z, err = s.linear(p, zAt, y, arch.DeltaZ)
-		return in, z, err
+		return s.linear(p, at, y, arch.DeltaIn)
 	}
 	d := &s.cfg.Delta
 	k, v := d.KeyDim, d.Heads/d.KeyHeads*d.ValueDim
-	if in, err = s.divided(p, inAt, y, arch.DeltaIn, d.KeyHeads, 2*(k+v), [][2]int{{0, k}, {k, k}, {2 * k, v}}); err != nil {
-		return nil, nil, err
+	return s.divided(p, at, y, arch.DeltaIn, d.KeyHeads, 2*(k+v), [][2]int{{0, k}, {k, k}, {2 * k, v}})
+}
+
+// deltaZ emits the product of the gate of the output.
+func (s *state) deltaZ(p *program, l *layerPlan, y *value) (*value, error) {
+	at := spot{role: roleDeltaZ, layer: l}
+	if s.cfg.Tensor(arch.DeltaZ, l.index) != "" {
+		return s.linear(p, at, y, arch.DeltaZ)
 	}
-	z, err = s.divided(p, zAt, y, arch.DeltaIn, d.KeyHeads, 2*(k+v), [][2]int{{2*k + v, v}})
-	return in, z, err
+	d := &s.cfg.Delta
+	k, v := d.KeyDim, d.Heads/d.KeyHeads*d.ValueDim
+	return s.divided(p, at, y, arch.DeltaIn, d.KeyHeads, 2*(k+v), [][2]int{{2*k + v, v}})
 }
 
 // divided emits the product of a matrix that consists of ranges of rows of the tensor of a role. The

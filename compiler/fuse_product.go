@@ -190,6 +190,9 @@ func (p *program) normReaders(i int) []*node {
 	out := p.nodes[i].out[0]
 	var list []*node
 	for _, n := range p.nodes[i+1:] {
+		if _, ok := n.args.(convArgs); ok && len(list) > 0 && n.in[0] == list[0].out[0] {
+			continue // a convolution of the first product, between the products
+		}
 		a, ok := n.product()
 		if !ok || n.in[0] != out {
 			break

@@ -309,6 +309,8 @@ func TestFuseNormProduct(t *testing.T) {
 		layer.3.ffn.norm rmsnorm x -> y w[1, 8] F32
 		layer.3.ffn.gate gemv y -> gate ffn.gate[16, 8] F16
 		layer.3.ffn.up gemv y -> up ffn.up[16, 8] F16`
+	const conv = `
+		layer.3.conv.conv causal_conv gate -> state conv taps[1, 64] F32`
 	irPass(t, "fuse-norm-product", []irTest{
 		{name: "two products", build: build(normArgs{}), before: before, after: `
 			layer.3.ffn.gate gemv x -> gate ffn.gate[16, 8] F16 w[1, 8] F32 norm
@@ -328,6 +330,14 @@ func TestFuseNormProduct(t *testing.T) {
 			b.emit(roleExpertGate, expertProductArgs{w: b.w("experts", 64, 8), share: 2}, []*value{y, b.v("ids", 2)}, b.v("z", 32))
 		}, before: before + `
 			layer.3.ffn.experts.gate expert_gemv y ids -> z experts[64, 8] F16`},
+		{name: "around a convolution of the first product", build: func(b *sketch) {
+			build(normArgs{})(b)
+			gate, up := b.p.nodes[1], b.p.nodes[2]
+			b.emit(roleConv, convArgs{w: b.norm("taps", 64), form: decl.ConvSiLU, taps: 4}, []*value{gate.out[0].v}, b.v("state", 48), b.v("conv", 16))
+			b.p.nodes[2], b.p.nodes[3] = b.p.nodes[3], up
+		}, before: strings.Replace(before, "\n\t\tlayer.3.ffn.up", conv+"\n\t\tlayer.3.ffn.up", 1), after: `
+			layer.3.ffn.gate gemv x -> gate ffn.gate[16, 8] F16 w[1, 8] F32 norm` + conv + `
+			layer.3.ffn.up gemv x -> up ffn.up[16, 8] F16 w[1, 8] F32 norm`},
 		{name: "not behind an addition to what is normalised", build: func(b *sketch) {
 			x, y := b.v("x", 8), b.v("y", 8)
 			b.emit(roleFFNNorm, normArgs{w: b.norm("w", 8)}, []*value{x}, y)
