@@ -102,6 +102,13 @@ type Chip struct {
 	// weights. If it is 0, weights are loaded directly to registers. Kernels use up to 10,240.
 	GEMVAhead int `json:"gemv_ahead"`
 
+	// GEMVSingle selects the form of gemv for a single row, which loads its input at once and leaves room
+	// on a multiprocessor for the threadgroups of the next command. It is the least threadgroup
+	// memory in bytes of a product whose input is a norm: more than half of a multiprocessor's keeps it
+	// from running two threadgroups of the same product. If it is 0, no product has this form. It needs
+	// GEMVAhead on a CUDA device.
+	GEMVSingle int `json:"gemv_single"`
+
 	// AttnHeads is the largest number of heads, all with the same K and V, that a
 	// threadgroup of attention computes.
 	AttnHeads int `json:"attn_heads"`
@@ -455,6 +462,10 @@ func (c *Chip) checkProducts() error {
 		return fmt.Errorf("gemm_unit: %d rows of %d are not whole SIMD groups of %d threads within %d", c.GEMMUnit, c.GEMMRows, c.SIMDWidth, c.MaxThreads)
 	case c.GEMVLimit > 0 && c.GEMVWave == 0:
 		return errors.New("gemv_limit: needs gemv_wave")
+	case c.GEMVSingle < 0 || uint64(c.GEMVSingle) > c.ThreadgroupMemory:
+		return fmt.Errorf("gemv_single: %d is not in 0..%d, the bytes of threadgroup memory", c.GEMVSingle, c.ThreadgroupMemory)
+	case c.GEMVSingle > 0 && (c.Device != CUDA || c.GEMVAhead == 0):
+		return errors.New("gemv_single: needs gemv_ahead on a CUDA device")
 	case c.ActQ8Rows && !c.ActQ8:
 		return errors.New("act_q8_rows: needs act_q8")
 	case c.Fuse.SiLUDownChunk && !c.Fuse.SiLUDown:
@@ -599,6 +610,9 @@ func (c *Chip) Fingerprint() [32]byte {
 	}
 	if c.RequestAhead > 0 {
 		b = fmt.Appendf(b, "request %d", c.RequestAhead)
+	}
+	if c.GEMVSingle > 0 {
+		b = fmt.Appendf(b, "gemv single %d", c.GEMVSingle)
 	}
 	if c.GEMVLimit > 0 || c.MergeLimit > 0 || f.Gated || f.Scaled {
 		// Chips without these fields keep the fingerprints of their rolls.

@@ -2,6 +2,7 @@ package compiler
 
 import (
 	"math"
+	"slices"
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
@@ -79,6 +80,10 @@ func (a productArgs) lower(l *lowering) {
 	}
 	if !a.wide {
 		params.Ahead, params.Stage = l.ahead(a.w), l.stage()
+		if a.single(l) {
+			l.flag(kernels.GEMVSpecSingle, true)
+			params.Ahead = a.singleAhead(l, params)
+		}
 	}
 	if a.input == decl.InputMerge {
 		params.Heads, params.HeadDim, params.Splits = uint32(a.merge.heads), l.headDim(), uint32(a.merge.splits)
@@ -200,6 +205,48 @@ func (l *lowering) ahead(w *weight) uint32 {
 		return 0
 	}
 	return uint32(c.GEMVAhead)
+}
+
+// single reports whether a product uses gemv's form for one row.
+func (a productArgs) single(l *lowering) bool {
+	w := a.w
+	switch {
+	case l.s.in.Chip.GEMVSingle == 0 || l.rows() != 1 || l.p.rows != 1 || l.ahead(w) < tileSlots || w.cols%8 != 0:
+		return false
+	case a.output != decl.OutputStore && a.output != decl.OutputAdd || a.input == decl.InputScaled:
+		return false
+	case w.layout == dtype.Tiled16:
+		return slices.Contains(singleTypes, w.typ)
+	}
+	return (w.typ == dtype.F16 || w.typ == dtype.BF16) && w.cols <= int(l.stage())
+}
+
+// singleTypes are the quantised types for which gemv has entries for one row.
+var singleTypes = []dtype.Type{dtype.Q4_0, dtype.Q8_0, dtype.Q4_K, dtype.Q5_K, dtype.Q6_K}
+
+// Threadgroup memory in bytes that a SIMD group of gemv can fill with weights: of any type, and of float16
+// or bfloat16.
+const (
+	tileSlots  = 10240
+	floatSlots = 8192
+)
+
+// singleAhead returns the parameter Ahead of a product in the form for one row: what the kernel fills, and
+// what the chip's GEMVAhead has beyond that. If the input is a norm, the threadgroup memory is at least the
+// chip's GEMVSingle.
+func (a productArgs) singleAhead(l *lowering, p kernels.GEMVParams) uint32 {
+	c := l.s.in.Chip
+	simds := c.GEMVThreads / c.SIMDWidth
+	ahead, input := tileSlots, a.w.cols+a.w.cols/8
+	if a.w.layout != dtype.Tiled16 {
+		ahead, input = floatSlots, 4*a.w.cols
+	}
+	ahead += max(0, c.GEMVAhead-tileSlots)
+	if a.input == decl.InputNorm {
+		rest := c.GEMVSingle - input - 2*c.GEMVThreads - 4*int(p.Group)
+		ahead = max(ahead, roundUp(ceil(max(rest, 0), simds), 16))
+	}
+	return uint32(ahead)
 }
 
 // rows returns the number of rows that a command computes.

@@ -35,6 +35,7 @@ constant uint SEGMENTS [[function_constant(PIANOLA_FC_SEGMENTS)]]; // 1 if the s
 constant uint CONV [[function_constant(PIANOLA_FC_CONV)]]; // input and output of the convolution
 constant uint DECAY [[function_constant(PIANOLA_FC_DECAY)]]; // form of the weights of the decay
 constant uint GATE [[function_constant(PIANOLA_FC_GATE)]]; // order of a gate and a norm
+constant uint SINGLE [[function_constant(PIANOLA_FC_SINGLE)]]; // 1 if there is one row, whose loads are issued together
 
 // The weight type, or its family if it has one.
 constant uint WTYPE_FAMILY = WTYPE < PIANOLA_FAMILIES ? WTYPE : WTYPE & PIANOLA_FAMILY_MASK;

@@ -1,6 +1,7 @@
 // Products of a matrix and one row, or a few rows; see gemv.h.
 #include "gemv.h"
 #include "gemv_apple.h"
+#include "gemv_single.h"
 
 // reads ahead: w
 [[max_total_threads_per_threadgroup(256)]]
@@ -31,6 +32,25 @@ kernel void gemv(
                                  sums_row((p.out + p.group - 1) / p.group), p.splits};
         const uint stage = p.stage != 0 ? p.stage : PIANOLA_STAGE;
         rows_apple(a, end, WTYPE_FAMILY, step, s, stage, tg, group.x, lane, simd, simds);
+        return;
+    }
+#endif
+#ifdef PIANOLA_COPIES
+    if (SINGLE != 0) {
+#define PIANOLA_CASE(type) \
+    case PIANOLA_WTYPE_##type: \
+        if (INPUT == PIANOLA_INPUT_SILU_MUL) { \
+            gemv_single<PIANOLA_WTYPE_##type, PIANOLA_SILU_READS>(a, p.ahead, step, s, tg, group.x, lane, simd, simds); \
+        } else { \
+            gemv_single<PIANOLA_WTYPE_##type, PIANOLA_INPUT_READS>(a, p.ahead, step, s, tg, group.x, lane, simd, simds); \
+        } \
+        break;
+        switch (WTYPE_FAMILY) {
+            PIANOLA_QUANTISED(PIANOLA_CASE)
+            PIANOLA_FLOATS(PIANOLA_CASE)
+        default: break;
+        }
+#undef PIANOLA_CASE
         return;
     }
 #endif

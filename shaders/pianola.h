@@ -32,6 +32,13 @@ static inline bool begins(device const pianola_step *step) {
     return step->stop == 0;
 }
 
+// issued keeps the compiler from moving loads that stand before it to where their values are used.
+static inline void issued() {
+#ifdef PIANOLA_NVPTX
+    metal::shim::issued();
+#endif
+}
+
 // opaque returns v, but the compiler cannot know that. Code that depends on the result is not
 // hoisted out of loops, where it would occupy registers.
 static inline uint opaque(uint v) {

@@ -118,12 +118,13 @@ static inline uint2 halves4(float4 v) { return as_type<uint2>(clamp(half4(v), ha
 // the first.
 #define PIANOLA_INPUT_READS 4
 
-// input_part holds a lane's vectors of a row of x, and of x2 if it is used: every threads-th
+// input_part holds N of a lane's vectors of a row of x, and of x2 if it is used: every threads-th
 // vector from the lane's first on. A vector is unset if no lane of the SIMD group has it. A
 // lane past the end repeats the last vector.
+template <uint N>
 struct input_part {
-    float4 x[PIANOLA_INPUT_READS];
-    float4 x2[PIANOLA_INPUT_READS];
+    float4 x[N];
+    float4 x2[N];
 };
 
 // vector_at reads four floats.
@@ -131,10 +132,10 @@ static inline float4 vector_at(device const float *x, bool aligned) {
     return aligned ? *(device const float4 *)x : float4(x[0], x[1], x[2], x[3]);
 }
 
-template <bool Aligned>
+template <bool Aligned, uint N>
 static inline void load_vectors(thread float4 *to, device const float *x, uint count, uint first, uint lane, uint threads) {
     PIANOLA_UNROLL
-    for (uint k = 0; k < PIANOLA_INPUT_READS; k++) {
+    for (uint k = 0; k < N; k++) {
         if (first + k * threads < count) {
             to[k] = vector_at(x + 4 * min(first + k * threads + lane, count - 1), Aligned);
         }
@@ -142,43 +143,46 @@ static inline void load_vectors(thread float4 *to, device const float *x, uint c
 }
 
 // load_input reads a part. first is the index of lane 0's first vector.
-static inline void load_input(thread input_part &part, thread const product &p, uint row, uint first, uint lane, uint threads) {
+template <uint N>
+static inline void load_input(thread input_part<N> &part, thread const product &p, uint row, uint first, uint lane, uint threads) {
     const ulong at = ulong(row) * p.x_stride;
     const uint count = p.in / 4;
     if (at % 4 == 0) {
-        load_vectors<true>(part.x, p.x + at, count, first, lane, threads);
+        load_vectors<true, N>(part.x, p.x + at, count, first, lane, threads);
         if (p.norm || p.silu) {
-            load_vectors<true>(part.x2, p.norm ? p.x2 : p.x2 + at, count, first, lane, threads);
+            load_vectors<true, N>(part.x2, p.norm ? p.x2 : p.x2 + at, count, first, lane, threads);
         }
     } else {
-        load_vectors<false>(part.x, p.x + at, count, first, lane, threads);
+        load_vectors<false, N>(part.x, p.x + at, count, first, lane, threads);
         if (p.norm || p.silu) {
-            load_vectors<false>(part.x2, p.norm ? p.x2 : p.x2 + at, count, first, lane, threads);
+            load_vectors<false, N>(part.x2, p.norm ? p.x2 : p.x2 + at, count, first, lane, threads);
         }
     }
 }
 
-// row_scale returns the norm's factor for a row. It uses the vectors of the part and reads the
-// row's other vectors from memory.
-static inline float row_scale(thread const input_part &part, threadgroup float *tg, thread const product &p, uint row, uint lane, uint simd, uint simds) {
+// row_squares returns the thread's share of the sum of squares of a row. It uses the vectors of the
+// part and reads the row's other vectors from memory.
+template <uint N>
+static inline float row_squares(thread const input_part<N> &part, thread const product &p, uint row, uint lane, uint simd, uint simds) {
     const uint threads = simds * 32;
     const uint count = p.in / 4;
     float sum = 0.0f;
     PIANOLA_UNROLL
-    for (uint k = 0; k < PIANOLA_INPUT_READS; k++) {
+    for (uint k = 0; k < N; k++) {
         if (simd * 32 + k * threads < count) {
             sum += simd * 32 + k * threads + lane < count ? dot(part.x[k], part.x[k]) : 0.0f;
         }
     }
-    for (uint i = simd * 32 + lane + PIANOLA_INPUT_READS * threads; i < count; i += threads) {
+    for (uint i = simd * 32 + lane + N * threads; i < count; i += threads) {
         const float4 v = input4<false>(p, row, i);
         sum += dot(v, v);
     }
-    return norm_scale(p, sum, tg, lane, simd, simds);
+    return sum;
 }
 
 // made_input returns vector k of a part after the norm or the activation.
-static inline float4 made_input(thread const input_part &part, thread const product &p, uint k, float norm) {
+template <uint N>
+static inline float4 made_input(thread const input_part<N> &part, thread const product &p, uint k, float norm) {
     const float4 v = part.x[k];
     if (p.norm) {
         return v * norm * part.x2[k];
@@ -240,9 +244,9 @@ static inline void make_input(threadgroup float4 *stage, threadgroup int *q, thr
     }
     const uint count = p.in / 4;
     const uint threads = simds * 32;
-    input_part part;
+    input_part<PIANOLA_INPUT_READS> part;
     load_input(part, p, row, simd * 32, lane, threads);
-    const float norm = p.norm ? row_scale(part, tg, p, row, lane, simd, simds) : 1.0f;
+    const float norm = p.norm ? norm_scale(p, row_squares(part, p, row, lane, simd, simds), tg, lane, simd, simds) : 1.0f;
     for (uint first = simd * 32; first < count; first += PIANOLA_INPUT_READS * threads) {
         if (first != simd * 32) {
             load_input(part, p, row, first, lane, threads);

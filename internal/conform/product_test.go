@@ -106,6 +106,8 @@ type productOf struct {
 	rows     int
 	group    int // group size of the emulated command
 	ahead    uint32
+	stage    uint32
+	single   bool // gemv's form for one row
 	rowGroup int
 	silu     bool
 	gelu     bool // GELU instead of SiLU
@@ -157,13 +159,16 @@ func (p *productOf) command(r *rand.Rand) (command, []float64) {
 		specs: []uint32{uint32(p.t), p.act, input, one(p.bias), uint32(p.layout), p.output(), one(p.gelu)},
 		params: kernels.GEMVParams{
 			In: uint32(p.in), Out: uint32(p.out), XStride: uint32(xs), YStride: uint32(ys), Group: uint32(p.group), RowGroup: uint32(p.rowGroup),
-			Eps: 1e-6, Ahead: p.ahead, Heads: uint32(p.merge.kvHeads), HeadDim: uint32(p.merge.headDim), Splits: uint32(splits), Span: uint32(p.merge.span),
+			Eps: 1e-6, Ahead: p.ahead, Stage: p.stage, Heads: uint32(p.merge.kvHeads), HeadDim: uint32(p.merge.headDim), Splits: uint32(splits), Span: uint32(p.merge.span),
 			Window: uint32(p.merge.window),
 		},
 		second: pianolaSecond{kvLen: uint32(p.merge.kvLen), rows: uint32(p.rows)},
 		input: map[string][]byte{
 			"x": f32(x), "x2": f32(x2), "w": m.bytes(p.layout), "b": f32(b), "y": f32(y),
 		},
+	}
+	if p.single {
+		c.specs = append(c.specs, 1)
 	}
 	if p.apple.addScaled {
 		c.input["next"] = f32(normal(r, p.out, 1))

@@ -65,6 +65,9 @@ func small(c *chip.Chip) {
 // rows.
 func integers(c *chip.Chip) { c.ActQ8, c.TileWeights, c.GEMVRows = true, true, 16 }
 
+// single changes the chip so that products of one row use gemv's form for it.
+func single(c *chip.Chip) { c.GEMVSingle = 116736 }
+
 // wholeContext is the context of the tables: 40 tokens of prompt and some more. It is divided
 // into two splits.
 const wholeContext = 96
@@ -267,6 +270,8 @@ func wholes() []whole {
 		list = append(list, gopher)
 		if file.integers > 0 {
 			gopher.change, gopher.changed, gopher.limit = integers, "integers", file.integers
+			list = append(list, gopher)
+			gopher.chip, gopher.change, gopher.changed = "h200", single, "single"
 			list = append(list, gopher)
 		}
 	}

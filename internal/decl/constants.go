@@ -163,6 +163,7 @@ var (
 	constSequences  = Constant{Name: "sequences", Values: fromValues, Doc: "which sequences the rows belong to"}
 	constSegments   = Constant{Name: "segments", Flag: true, Doc: "1 if the sums of segments of the columns are added in order, as by gemm_few"}
 	constActivation = Constant{Name: "activation", Values: activationValues, Doc: "the activation function"}
+	constSingle     = Constant{Name: "single", Flag: true, Doc: "1 if there is one row, whose loads are issued together"}
 	constNorm       = Constant{Name: "norm", Flag: true, Doc: "1 if the sum is normalised"}
 	constDecay      = Constant{Name: "decay", Values: decayValues, Doc: "form of the weights of the decay"}
 	constGate       = Constant{Name: "gate", Values: gateValues, Doc: "order of a gate and a norm"}
@@ -175,7 +176,7 @@ var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
 	constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
 	constKV, constSinks, constActivation, constNorm, constLearned, constOver, constSequences, constSegments,
-	constConv, constDecay, constGate,
+	constConv, constDecay, constGate, constSingle,
 }
 
 // Parameters of kernels that use the state of sequences.

@@ -124,6 +124,13 @@ func matmul(k Kernel) Kernel {
 	}
 	k.Specs = []Constant{constWType, constAct, constInput, constBias, constMatrix, constOutput, constActivation}
 	k.Optional = []string{"ahead", "stage", "heads", "head_dim", "splits", "span", "window", "kv_len", "behind", "activation"}
+	if !k.Chunk {
+		k.Specs = append(k.Specs, constSingle)
+		k.Optional = append(k.Optional, "single")
+		k.Require = append(k.Require,
+			"!single || rows == 1 && in % 8 == 0 && ahead >= (weights == rows ? 8192 : 10240) && (output == store || output == add)",
+			"!single || weights == tiled16 || (wtype == F16 || wtype == BF16) && in <= stage")
+	}
 	// The worker holds the input of every row, as float32 or as int8 with one scale per block,
 	// which is never larger, rounded up to 64 bytes. If the product is added, it also holds
 	// 256 elements of the product, and if it is gated, 256 of gate and of up.

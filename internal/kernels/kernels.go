@@ -272,6 +272,7 @@ const (
 	GEMVSpecWeights    = 4 // layout of the weights, a dtype.Layout
 	GEMVSpecOutput     = 5 // what becomes of the product
 	GEMVSpecActivation = 6 // the activation function
+	GEMVSpecSingle     = 7 // 1 if there is one row, whose loads are issued together
 )
 
 // GEMVParams are the parameters of gemv.

@@ -118,11 +118,32 @@ var tiled = append(fix("wtype", quantised...), mlx...).and("act", decl.ActQ8).an
 // of the files.
 var rows = slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows))
 
-// segments and factors are names of constants. Entries for which they are 0 do not have them in their names.
+// segments, factors and single are names of constants. Entries for which they are 0 do not have them in their
+// names.
 const (
 	segments = "segments"
 	factors  = "factors"
+	single   = "single"
 )
+
+// singles are the assignments of gemv for a single row. Each has one kind of input, so that it needs few
+// registers and little code.
+var singles = append(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows)),
+	fix("wtype", uint32(dtype.Q4_0), uint32(dtype.Q8_0), uint32(dtype.Q4_K), uint32(dtype.Q5_K), uint32(dtype.Q6_K)).and("act", decl.ActQ8).and("weights", uint32(dtype.Tiled16))...).
+	and("input", decl.InputPlain, decl.InputSiLUMul, decl.InputNorm, decl.InputMerge).and(single, 1)
+
+// singleRegisters is the largest number of registers of a thread of these entries. A multiprocessor then
+// has room for the threadgroups of two of them, of which one has at most 112.
+const singleRegisters = 144
+
+// registersOf returns the largest number of registers of a thread of an entry, or 0 if the assembler may
+// choose it.
+func registersOf(entry string) int {
+	if strings.HasSuffix(entry, "_"+single+"1") {
+		return singleRegisters
+	}
+	return 0
+}
 
 // few are the assignments of gemm_few.
 var few = append(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16).and("weights", uint32(dtype.Rows)),
@@ -134,7 +155,7 @@ var embedded = append(slices.Concat(fix("wtype", append(floats, quantised...)...
 
 var instances = []compiled{
 	// Only Apple's GPUs scale inputs, and gate or scale outputs.
-	{kernel: "gemv", fixed: append(slices.Clone(rows), tiled...).below("input", decl.InputScaled).below("output", decl.OutputGated)},
+	{kernel: "gemv", fixed: append(append(slices.Clone(rows), tiled...).below("input", decl.InputScaled).below("output", decl.OutputGated).and(single, 0), singles...)},
 	{kernel: "gemm", fixed: append(rows, tiled...)},
 	{kernel: "expert_gemv", fixed: append(slices.Clone(rows), tiled...)},
 	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16, decl.ActF16x2).and("weights", uint32(dtype.Rows)).and(segments, 0),
@@ -223,7 +244,7 @@ func entriesOf(instances []compiled, name string) ([]shaders.Entry, error) {
 			if !slices.ContainsFunc(constants, func(c decl.Constant) bool { return c.Name == f.Name }) {
 				return nil, fmt.Errorf("instances of kernel %s: it has no constant %s", name, f.Name)
 			}
-			if f.Value == 0 && (f.Mask != 0 || f.Name == sequences || f.Name == segments || f.Name == factors) {
+			if f.Value == 0 && (f.Mask != 0 || f.Name == sequences || f.Name == segments || f.Name == factors || f.Name == single) {
 				continue
 			}
 			parts = append(parts, fmt.Sprintf("%s%d", f.Name, f.Value))

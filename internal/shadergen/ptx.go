@@ -22,7 +22,7 @@ var (
 // address space. path is the file name in errors.
 func finishPTX(text []byte, files *source, path string, resident int) ([]byte, error) {
 	var out bytes.Buffer
-	threads := 0
+	threads, registers := 0, 0
 	for i, line := range strings.Split(strings.TrimRight(string(text), "\n"), "\n") {
 		bad := func(format string, args ...any) error {
 			return &fault{path, i + 1, fmt.Sprintf(format, args...)}
@@ -33,12 +33,15 @@ func finishPTX(text []byte, files *source, path string, resident int) ([]byte, e
 			if j < 0 {
 				return nil, bad("entry %s belongs to no kernel", m[1])
 			}
-			threads = files.kernels[j].maxThreads
+			threads, registers = files.kernels[j].maxThreads, registersOf(m[1])
 		}
 		fields := strings.Fields(line)
 		if threads > 0 && line == "{" {
 			if threads > 0 {
 				fmt.Fprintf(&out, ".maxntid %d, 1, 1\n.minnctapersm %d\n", threads, max(1, resident/threads))
+			}
+			if registers > 0 {
+				fmt.Fprintf(&out, ".maxnreg %d\n", registers)
 			}
 			threads = 0
 		}

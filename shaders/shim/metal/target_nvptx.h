@@ -19,6 +19,8 @@ PIANOLA_INLINE void simdgroup_wait() { __nvvm_bar_warp_sync(-1u); }
 // inputs_ready inserts a line that package replay/cuda searches for.
 PIANOLA_INLINE void inputs_ready() { asm volatile("// pianola: inputs ready" ::: "memory"); }
 
+PIANOLA_INLINE void issued() { asm volatile("" ::: "memory"); }
+
 PIANOLA_INLINE uint opaque(uint v) {
     asm volatile("" : "+r"(v));
     return v;
