@@ -34,8 +34,12 @@ var (
 
 // Pack returns the content of the store's files by file name. texts holds PTX texts by name,
 // such as "norm.sm_90". Each text must have one .version and one .target directive, at the
-// beginning of a line.
-func Pack(texts map[string][]byte) (map[string][]byte, error) {
+// beginning of a line. compress returns a body in the format of Zstandard; if it is nil, Pack
+// compresses bodies itself.
+func Pack(texts map[string][]byte, compress func(body []byte) ([]byte, error)) (map[string][]byte, error) {
+	if compress == nil {
+		compress = Compress
+	}
 	files := map[string][]byte{}
 	bodies := map[string]string{} // file names by body
 	index := []entry{}
@@ -87,7 +91,8 @@ const maxText = 256 << 20
 // resemble one another, and one may have several MB.
 const window = 8 << 20
 
-func compress(text []byte) ([]byte, error) {
+// Compress compresses a body.
+func Compress(text []byte) ([]byte, error) {
 	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithWindowSize(window), zstd.WithEncoderConcurrency(1))
 	if err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ func TestPack(t *testing.T) {
 		"a.sm_90": []byte(strings.ReplaceAll(text, "sm_80", "sm_90")),
 		"b.sm_80": []byte(strings.ReplaceAll(text, "ret", "exit")),
 	}
-	files, err := Pack(texts)
+	files, err := Pack(texts, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,11 +70,11 @@ func TestPack(t *testing.T) {
 // TestBad checks that invalid texts and damaged folders are refused.
 func TestBad(t *testing.T) {
 	for _, bad := range []string{"", "\n.version 7.8\n", "\n.target sm_80\n", text + text, "\n.version 7.8\n.target sm_80"} {
-		if _, err := Pack(map[string][]byte{"x": []byte(bad)}); err == nil {
+		if _, err := Pack(map[string][]byte{"x": []byte(bad)}, nil); err == nil {
 			t.Errorf("Pack accepts %q", bad)
 		}
 	}
-	files, err := Pack(map[string][]byte{"a": []byte(text)})
+	files, err := Pack(map[string][]byte{"a": []byte(text)}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
