@@ -489,6 +489,9 @@ func (v *conversion) role(r Role, layer int) (err error) {
 	if !c.Has(r, layer) && c.twin(r, layer) {
 		return nil
 	}
+	if r == DeltaIn && c.Has(r, layer) && c.names[DeltaZ] == "" && names[DeltaZ] != "" {
+		return v.divideDelta(layer, names)
+	}
 	bias := ""
 	if stem := names.stem(r, layer); stem != "" {
 		bias = stem + ".bias"
@@ -526,7 +529,7 @@ func (v *conversion) role(r Role, layer int) (err error) {
 				return fmt.Errorf("arch: tensor %s: a tensor that fuses Q or K with other rows is not supported", of.from)
 			}
 		}
-		parts := c.tileHeads(r, rows)
+		parts := v.tileHeads(r, rows)
 		if of.to == bias {
 			err = v.add(of.to, shape, parts[0])
 		} else {

@@ -2,6 +2,7 @@ package arch
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -227,5 +228,32 @@ func TestPredictors(t *testing.T) {
 	src.meta["glm4moe.expert_gating_func"] = uint32(4)
 	if _, err := Builtin().Read(src); err == nil || !strings.Contains(err.Error(), "glm4moe.expert_gating_func: 4 is not supported (known: softmax, sigmoid)") {
 		t.Errorf("an unknown score: %v", err)
+	}
+}
+
+// TestJoinedDelta reads a GGUF file of an older converter, in which one tensor has Q, K, V and Z of the
+// gated delta rule.
+func TestJoinedDelta(t *testing.T) {
+	src := tinyHF(t, "variants/qwen3_next")
+	v, err := Builtin().Convert(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := convertedSource(v)
+	newer := readChecked(t, Builtin(), file)
+	if newer.Tensor(DeltaZ, 0) != "blk.0.attn_gate.weight" || newer.Delta.Tiled {
+		t.Errorf("%s, %+v", newer.Tensor(DeltaZ, 0), newer.Delta)
+	}
+	for i := range newer.Layers {
+		if newer.Layer[i].Mixer.Recurrent() {
+			name := func(stem string) string { return fmt.Sprintf("blk.%d.%s.weight", i, stem) }
+			in, z := file.shapes[name("attn_qkv")], file.shapes[name("attn_gate")]
+			file.shapes[name("ssm_in")] = []uint64{in[0] + z[0], in[1]}
+			delete(file.shapes, name("attn_qkv"))
+			delete(file.shapes, name("attn_gate"))
+		}
+	}
+	if older := readChecked(t, Builtin(), file); older.Tensor(DeltaIn, 0) != "blk.0.ssm_in.weight" || older.Has(DeltaZ, 0) && older.Tensor(DeltaZ, 0) != "" {
+		t.Errorf("%s, %s", older.Tensor(DeltaIn, 0), older.Tensor(DeltaZ, 0))
 	}
 }

@@ -78,6 +78,10 @@ type mixerRule struct {
 	Heads    string `json:"heads"`
 	KeyDim   string `json:"key_dim"`
 	ValueDim string `json:"value_dim"`
+	// Neighbours: in GGUF files too, heads of V with the same Q and K are neighbours.
+	Neighbours bool `json:"neighbours"`
+	// Joined is the name of DeltaIn in GGUF files without DeltaZ.
+	Joined string `json:"joined"`
 	// Beside makes each layer have attention beside the block with recurrent state.
 	Beside bool `json:"beside"`
 	// Mamba lists the keys of the sizes of Mamba.
@@ -144,7 +148,7 @@ func (r *mixerRule) delta(f *fields, c *Config, gguf bool) {
 			return
 		}
 		d.ValueDim, d.Negative = d.ValueDim/d.Heads, true
-		d.Tiled = d.KeyHeads != 1 && d.KeyHeads != d.Heads
+		d.Tiled = d.KeyHeads != 1 && d.KeyHeads != d.Heads && !r.Neighbours
 	}
 	if d.ValueDim > maxDeltaDim || d.Heads%d.KeyHeads != 0 {
 		f.failf(r.Heads, "%d heads of %d elements are not at most %d elements of a multiple of %d heads", d.Heads, d.ValueDim, maxDeltaDim, d.KeyHeads)
@@ -232,6 +236,7 @@ func (r *mixerRule) readGGUF(f *fields, src Source, c *Config, heads any) {
 		return
 	}
 	r.delta(f, c, true)
+	c.joinDelta(src, r.Joined)
 	r.Mamba.read(f, src, c)
 	if r.Beside {
 		r.mark(f, c, func(int) bool { return false })
@@ -253,6 +258,20 @@ func (r *mixerRule) readGGUF(f *fields, src Source, c *Config, heads any) {
 		}
 		return n != 0
 	})
+}
+
+// joinDelta selects the tensor with Q, K, V and Z if no layer of a GGUF file has one with Z alone.
+func (c *Config) joinDelta(src Source, name string) {
+	joined, found := tensorNames{DeltaIn: name}, false
+	for i := range c.Layers {
+		if has(src, c.names.weight(DeltaZ, i)) {
+			return
+		}
+		found = found || has(src, joined.weight(DeltaIn, i))
+	}
+	if found {
+		c.names[DeltaIn], c.names[DeltaZ] = name, ""
+	}
 }
 
 // kvHeads returns the number of KV heads of the layers with attention, for the value of kvHeadsKey.
@@ -348,11 +367,32 @@ func (v *conversion) mixers(f *fields) {
 	v.set(kvHeadsKey, heads)
 }
 
+// divideDelta adds the rows of Q, K and V, and of Z, from a tensor that has those of each head of Q and
+// K together.
+func (v *conversion) divideDelta(layer int, names tensorNames) error {
+	c := v.Config
+	d := &c.Delta
+	from := c.names.weight(DeltaIn, layer)
+	key, value := uint64(d.KeyDim), uint64(d.Heads/d.KeyHeads*d.ValueDim)
+	for _, of := range []struct {
+		role        Role
+		first, rows uint64
+	}{{DeltaIn, 0, key}, {DeltaIn, key, key}, {DeltaIn, 2 * key, value}, {DeltaZ, 2*key + value, value}} {
+		for g := range uint64(d.KeyHeads) {
+			rows := ConvertedRows{Tensor: from, Rows: of.rows, Columns: uint64(c.Width), First: 2*g*(key+value) + of.first}
+			if err := v.add(names.weight(of.role, layer), []uint64{of.rows, rows.Columns}, rows); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // tileHeads returns rows of a role's tensor in the order of a GGUF file, in which the heads of V with
 // the same Q and K are not neighbours.
-func (c *Config) tileHeads(r Role, rows ConvertedRows) []ConvertedRows {
-	d := &c.Delta
-	if d.Heads == 0 || d.Tiled || d.KeyHeads == 1 || d.KeyHeads == d.Heads {
+func (v *conversion) tileHeads(r Role, rows ConvertedRows) []ConvertedRows {
+	d := &v.Config.Delta
+	if d.Heads == 0 || d.Tiled || v.form.Recurrent.Neighbours || d.KeyHeads == 1 || d.KeyHeads == d.Heads {
 		return []ConvertedRows{rows}
 	}
 	heads := rows

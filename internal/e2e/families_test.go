@@ -28,8 +28,6 @@ var noGGUF = map[string]string{
 	"qwen2_windows":      "Layer[0].Window: 0 came back as 9",
 	"qwen3_layers":       "Layer[1].Window: 0 came back as 5",
 	"qwen3_moe_sparse":   "Experts.OverAll: true came back as false",
-	"qwen3_next":         "qwen3_next has no GGUF form",
-	"qwen3_next_wide":    "qwen3_next has no GGUF form",
 	"smollm3":            "Layer[1].NoRope: true came back as false",
 }
 
