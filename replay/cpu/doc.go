@@ -37,6 +37,9 @@
 //     approximation of gelu(x) is x / (1 + exp(-x*(a + b*x^2))). A soft cap c*tanh(x/c) is
 //     c - 2c / (1 + exp(2x/c)).
 //   - RMS norm: s = 1 / sqrt(sum/n + eps), out = (x*s) * w.
+//   - Gated delta rule: q and k are multiplied by scale * (1 / sqrt(sum of squares + eps)). For each row of
+//     the state, delta = (v - keep*dot(k, state)) * beta, then state = keep*state + delta*k and out =
+//     dot(q, state), one row of input after another.
 //   - Attention: online softmax over blocks of 64 absolute positions. The scores of a block are dot
 //     products times scale. If their maximum exceeds the maximum of the blocks before, the sums are
 //     rescaled once by exp(old - new). Then the weights exp(score - maximum) are added (within a block

@@ -132,6 +132,62 @@ func TestRecurrentDivision(t *testing.T) {
 	}
 }
 
+// TestDeltaRuleExact compares every implementation with the gated delta rule in float64, for heads of 128
+// elements, with the rows in one piece and in three.
+func TestDeltaRuleExact(t *testing.T) {
+	const heads, dim, n = 2, 128, 64
+	const columns = 3 * heads * dim
+	r := rand.New(rand.NewPCG(33, 1))
+	c := recurrentCase{
+		kernel: kernels.DeltaRule, specs: []uint32{decl.DecayLog}, rows: map[string]int{"x": columns, "gates": 2 * heads}, out: heads * dim,
+		params: kernels.DeltaRuleParams{
+			Heads: heads, KeyHeads: heads, KeyDim: dim, ValueDim: dim, XStride: columns, GateStride: 2 * heads, Eps: 1e-6, Group: 8, Live: 2, Saved: 1,
+		},
+		input: map[string][]float32{"x": random(r, n*columns, 1), "gates": random(r, 2*n*heads, 1), "w": random(r, 2*heads, 1)},
+	}
+	var want []float64
+	var states [heads][dim][dim]float64
+	for row := range n {
+		x, gates, w := widen(c.input["x"][row*columns:][:columns]), widen(c.input["gates"][2*row*heads:][:2*heads]), widen(c.input["w"])
+		for h := range heads {
+			q, k, v := x[h*dim:][:dim], x[(heads+h)*dim:][:dim], x[(2*heads+h)*dim:][:dim]
+			unit := func(x []float64, scale float64) {
+				sum := 1e-6
+				for _, e := range x {
+					sum += e * e
+				}
+				for i := range x {
+					x[i] *= scale / math.Sqrt(sum)
+				}
+			}
+			unit(q, 1/math.Sqrt(dim))
+			unit(k, 1)
+			keep := math.Exp(-math.Exp(w[h]) * math.Log1p(math.Exp(gates[heads+h]+w[heads+h])))
+			beta := 1 / (1 + math.Exp(-gates[h]))
+			for i := range dim {
+				state, seen, y := &states[h][i], 0.0, 0.0
+				for j := range state {
+					state[j] *= keep
+					seen += state[j] * k[j]
+				}
+				for j := range state {
+					state[j] += beta * (v[i] - seen) * k[j]
+					y += state[j] * q[j]
+				}
+				want = append(want, y)
+			}
+		}
+	}
+	for name, o := range implementations() {
+		for _, pieces := range [][]int{{n}, {1, 7, n - 8}} {
+			t.Run(fmt.Sprint(name, pieces), func(t *testing.T) {
+				got, _ := c.in(t, o, 0, pieces, 2)
+				near(t, got, want, 2e-5)
+			})
+		}
+	}
+}
+
 // BenchmarkDeltaRule computes one row of the gated delta rule with 32 heads of 128 elements, on one core.
 // The bytes are those of the state, which is read and written.
 func BenchmarkDeltaRule(b *testing.B) {
