@@ -83,9 +83,11 @@ type hfForm struct {
 	Prefixes []string `json:"prefixes"`
 	// Defaults holds the values of keys that config.json lacks, but not of keys whose value is
 	// null. They equal the defaults of the family's configuration class in transformers.
-	Defaults map[string]any        `json:"defaults"`
-	Bias     map[roleName]biasRule `json:"bias"`
-	Window   *windowRule           `json:"window"`
+	Defaults map[string]any `json:"defaults"`
+	// ModelDefaults holds defaults of model types that differ from Defaults.
+	ModelDefaults map[string]map[string]any `json:"model_defaults"`
+	Bias          map[roleName]biasRule     `json:"bias"`
+	Window        *windowRule               `json:"window"`
 	// FF adjusts the feed-forward width.
 	FF *ffRule `json:"ff"`
 	// QueryScalar is the key of the number d in the scale 1/sqrt(d) of attention scores. If it is
@@ -386,6 +388,16 @@ func (h *hfForm) validate() error {
 	for key := range h.Defaults {
 		if !h.reads(key) {
 			return fmt.Errorf("hf.defaults: nothing reads %q", key)
+		}
+	}
+	for name, defaults := range h.ModelDefaults {
+		if !slices.Contains(h.ModelTypes, name) {
+			return fmt.Errorf("hf.model_defaults: %q is not in model_types", name)
+		}
+		for key := range defaults {
+			if !h.reads(key) {
+				return fmt.Errorf("hf.model_defaults: nothing reads %q", key)
+			}
 		}
 	}
 	return nil

@@ -103,6 +103,8 @@ func TestWithErrors(t *testing.T) {
 		{"key", edit(`"hidden_size":`, `"hiden_size":`), `hf.keys: "hiden_size" is not one of num_hidden_layers`},
 		{"default", edit(`"use_bias": true`, `"use_bais": true`), `hf.defaults: nothing reads "use_bais"`},
 		{"default under the usual name", edit(`"norm_eps": 1e-5`, `"rms_norm_eps": 1e-5`), `hf.defaults: nothing reads "rms_norm_eps"`},
+		{"defaults of another model", edit(`"keys"`, `"model_defaults": {"llama": {}}, "keys"`), `hf.model_defaults: "llama" is not in model_types`},
+		{"default of a model", edit(`"keys"`, `"model_defaults": {"custom_lm": {"use_bais": true}}, "keys"`), `hf.model_defaults: nothing reads "use_bais"`},
 		{"prefix", edit(`"keys"`, `"prefixes": ["%d."], "keys"`), "hf.prefixes"},
 		{"window", edit(`"size": "window", `, ``), "hf.window.size: missing"},
 		{"claimed type", edit(`custom_lm`, `llama`), `model type "llama" is claimed by`},

@@ -30,6 +30,14 @@ var published = map[string]struct {
 			return c.HeadDimAt(0) == 256 && c.HeadDimAt(5) == 512 && c.KVHeadsAt(0) == 16 && c.KVHeadsAt(5) == 4 && c.Layer[5].ValueIsKey && !c.Layer[4].ValueIsKey &&
 				c.AttnScale == 1 && c.ValueNorm && c.LayerScale && c.Inputs.Width == 0 && full.Dim == 512 && full.InvFreq[63] > 0 && full.InvFreq[64] == 0
 		}},
+	"Gemma 4 12B, without defaults": {`{"model_type": "gemma4_unified", "text_config": {"model_type": "gemma4_unified_text", "attention_k_eq_v": true, "final_logit_softcapping": 30.0,
+		"global_head_dim": 512, "head_dim": 256, "hidden_size": 3840, "intermediate_size": 15360, "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+		"num_attention_heads": 16, "num_global_key_value_heads": 1, "num_hidden_layers": 6, "num_key_value_heads": 8,
+		"rope_parameters": {"full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"}, "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}},
+		"use_bidirectional_attention": "vision", "vocab_size": 262144}}`,
+		func(c *Config) bool {
+			return c.Inputs.Width == 0 && c.Layer[0].Window == 1024 && c.Layer[5].Window == 0 && c.Context == 262144 && c.KVHeadsAt(5) == 1 && c.Layer[5].ValueIsKey && c.HeadDimAt(5) == 512
+		}},
 	"Gemma 4 E2B, shorter": {`{"model_type": "gemma4_text", "head_dim": 256, "hidden_size": 1536, "hidden_size_per_layer_input": 256, "intermediate_size": 6144,
 		"layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention",
 		"sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention"], "num_attention_heads": 8, "num_hidden_layers": 10,

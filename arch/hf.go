@@ -112,8 +112,13 @@ func hfFields(src Source) *fields {
 // withDefaults returns fields that use the family's own names, and its defaults for fields that f
 // lacks.
 func (h *hfForm) withDefaults(f *fields) *fields {
+	model, _ := f.get("model_type")
+	name, _ := model.(string)
 	return &fields{rename: h.Keys, get: func(key string) (any, bool) {
 		if v, ok := f.get(key); ok {
+			return v, true
+		}
+		if v, ok := h.ModelDefaults[name][key]; ok {
 			return v, true
 		}
 		v, ok := h.Defaults[key]
