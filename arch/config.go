@@ -17,6 +17,7 @@ const (
 	// ClampedSwiGLU is gate*sigmoid(1.702*gate) * (up + 1), with gate clamped to at most a limit
 	// and up clamped to ± the limit.
 	ClampedSwiGLU = Activation(activation.ClampedSwiGLU)
+	ReLUSquared   = Activation(activation.ReLUSquared) // max(x, 0)^2
 )
 
 // String returns the activation's name, such as "silu".
@@ -193,6 +194,7 @@ type Layer struct {
 	Sparse  bool  `json:",omitempty"` // the layer has experts instead of one feed-forward block
 	Mixer   Mixer `json:",omitzero"`
 	Beside  bool  `json:",omitzero"` // the layer has attention beside its mixer, with the same input
+	NoFF    bool  `json:",omitzero"` // the layer has no feed-forward block
 
 	// Sizes that differ from those in Config; 0 means the same.
 	HeadDim int `json:",omitzero"`

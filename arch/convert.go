@@ -222,7 +222,7 @@ func (v *conversion) settings() {
 	v.set("block_count", uint32(c.Layers))
 	v.set("context_length", uint32(c.Context))
 	v.set("embedding_length", uint32(c.Width))
-	if v.form.Layers == nil {
+	if r := v.form.Recurrent; v.form.Layers == nil && (r == nil || !r.Single) {
 		v.set(ffKey, uint32(c.FF))
 	}
 	v.set("attention.head_count", uint32(c.Heads))

@@ -335,7 +335,7 @@ func (f *form) optional(r Role, d *descriptor) bool {
 		return post
 	case FFNNorm:
 		_, post := f.Tensors[roleName(FFNPostNorm)]
-		return post || f.Parallel.always
+		return post || f.Parallel.always || f.Recurrent != nil && f.Recurrent.Single
 	case AttnPostNorm, FFNPostNorm, AttnSinks, RouterBias, SharedGate, SharedUp, SharedDown, SharedRouter:
 		return true
 	case K, V:

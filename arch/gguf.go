@@ -36,7 +36,7 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 		get: func(key string) (any, bool) {
 			if v, ok := src.Meta(name + "." + key); ok {
 				if key == kvHeadsKey || key == ffKey {
-					v = g.Layers.firstOf(g.Recurrent.kvHeads(v))
+					v = g.Layers.firstOf(g.Recurrent.first(v))
 				}
 				return v, true
 			}
@@ -105,7 +105,8 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	g.Layers.readGGUF(f, c, src, func(key string) (any, bool) { return src.Meta(name + "." + key) })
 	if f.err == nil {
 		heads, _ := src.Meta(name + "." + kvHeadsKey)
-		g.Recurrent.readGGUF(f, src, c, heads)
+		widths, _ := src.Meta(name + "." + ffKey)
+		g.Recurrent.readGGUF(f, src, c, heads, widths)
 	}
 	for _, key := range []string{"eos", "eot", "eom"} {
 		c.StopIDs = meta.stopIDs(c.StopIDs, "tokenizer.ggml."+key+"_token_id", c.Vocab)

@@ -35,7 +35,7 @@ func (s *Set) readHF(src Source) (*Config, error) {
 	c.NormPlusOne = h.NormPlusOne
 	c.RopeLayout = RopeLayout(*h.RopeLayout)
 	c.names = h.names(prefix)
-	c.Layers = f.need("num_hidden_layers", 1, maxLayers)
+	c.Layers = h.Recurrent.layers(f)
 	c.Width = f.need("hidden_size", 1, maxWidth)
 	c.FF = h.FF.readFF(f)
 	c.Vocab = f.need("vocab_size", 1, maxVocab)

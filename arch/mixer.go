@@ -21,19 +21,21 @@ const (
 	// Mamba2 is out(norm(scan(silu(conv(x, B, C)), dt) * silu(z))), where in(y) = (z, x, B, C, dt), with
 	// the selective state space of [Mamba].
 	Mamba2
+	// NoMixer is the mixer of layers that have only a feed-forward block.
+	NoMixer
 	mixerCount
 )
 
 // String returns the mixer's name in descriptors, such as "short_conv".
 func (m Mixer) String() string {
 	if m < mixerCount {
-		return [...]string{"attention", "short_conv", "gated_delta", "mamba2"}[m]
+		return [...]string{"attention", "short_conv", "gated_delta", "mamba2", "none"}[m]
 	}
 	return "mixer?"
 }
 
 // Recurrent reports whether a layer with the mixer has a state of fixed size.
-func (m Mixer) Recurrent() bool { return m != Attention }
+func (m Mixer) Recurrent() bool { return m != Attention && m != NoMixer }
 
 // Attends reports whether the layer has attention.
 func (l *Layer) Attends() bool { return l.Mixer == Attention || l.Beside }
@@ -71,6 +73,11 @@ type mixerRule struct {
 	LayerTypes string               `json:"layer_types"`
 	Types      map[string]layerPart `json:"types"`
 	Attention  string               `json:"attention_layers"`
+	// Pattern is the key of a text whose characters are such names, if there is no list.
+	Pattern string `json:"pattern"`
+	// Single makes each layer have one block: with recurrent state, attention, or a feed-forward block. In
+	// GGUF files, only the layers with a feed-forward block have a feed-forward width.
+	Single bool `json:"single"`
 	// Interval is the key of a number n; with neither list, every n-th layer has attention.
 	Interval string `json:"interval"`
 	// The keys of the sizes of Delta. In GGUF files, ValueDim is the key of ValueDim*Heads.
@@ -94,14 +101,15 @@ type layerPart string
 const (
 	partRecurrent layerPart = "recurrent"
 	partAttention layerPart = "attention"
+	partFF        layerPart = "feed_forward"
 )
 
 func (p *layerPart) UnmarshalText(text []byte) error {
 	switch *p = layerPart(text); *p {
-	case partRecurrent, partAttention:
+	case partRecurrent, partAttention, partFF:
 		return nil
 	}
-	return fmt.Errorf("types: %s is not %s or %s", clip(string(text)), partRecurrent, partAttention)
+	return fmt.Errorf("types: %s is not %s, %s or %s", clip(string(text)), partRecurrent, partAttention, partFF)
 }
 
 // Delta describes the gated delta rule. Each head has a state, a matrix [ValueDim, KeyDim].
@@ -166,23 +174,61 @@ const kvHeadsKey = "attention.head_count_kv"
 
 // reads reports whether the rule reads a key. It is nil for families without recurrent state.
 func (r *mixerRule) reads(key string) bool {
-	return r != nil && key != "" && (slices.Contains([]string{r.Taps, r.LayerTypes, r.Attention, r.Interval, r.KeyHeads, r.Heads, r.KeyDim, r.ValueDim}, key) || slices.Contains(r.Mamba.keys(), key))
+	return r != nil && key != "" && (slices.Contains([]string{r.Taps, r.LayerTypes, r.Pattern, r.Attention, r.Interval, r.KeyHeads, r.Heads, r.KeyDim, r.ValueDim}, key) || slices.Contains(r.Mamba.keys(), key))
 }
 
-// mark sets the mixers of the layers, of which attention reports those with attention.
+// mark sets the blocks of the layers. attention reports the layers with attention; the others have
+// recurrent state.
 func (r *mixerRule) mark(f *fields, c *Config, attention func(layer int) bool) {
+	r.markParts(f, c, func(layer int) layerPart {
+		if attention(layer) {
+			return partAttention
+		}
+		return partRecurrent
+	})
+}
+
+// markParts sets the blocks of the layers.
+func (r *mixerRule) markParts(f *fields, c *Config, part func(layer int) layerPart) {
 	c.ConvTaps = f.need(r.Taps, minTaps, maxTaps)
 	found := r.Beside
 	for i := range c.Layer {
-		if attention(i) {
+		l := &c.Layer[i]
+		l.NoFF = r.Single
+		switch part(i) {
+		case partAttention:
 			found = true
-			continue
+		case partFF:
+			l.Mixer, l.NoFF = NoMixer, false
+		default:
+			l.Mixer, l.Beside = Mixer(r.Kind), r.Beside
 		}
-		c.Layer[i].Mixer, c.Layer[i].Beside = Mixer(r.Kind), r.Beside
 	}
 	if f.err == nil && !found {
 		f.fail(&FieldError{Key: "layers", Reason: "none has attention"})
 	}
+}
+
+// names returns the names of the layers' blocks in config.json, or nil if it has none.
+func (r *mixerRule) names(f *fields) []any {
+	list := f.list(r.LayerTypes)
+	if list == nil && r.Pattern != "" {
+		for _, name := range f.string(r.Pattern, "") {
+			list = append(list, string(name))
+		}
+	}
+	return list
+}
+
+// layers returns the number of layers. Without the usual key, it is that of the names of blocks.
+func (r *mixerRule) layers(f *fields) int {
+	const usual = "num_hidden_layers"
+	if r != nil && r.Single {
+		if n := len(r.names(f)); n > 0 && n <= maxLayers {
+			return f.opt(usual, 1, maxLayers, n)
+		}
+	}
+	return f.need(usual, 1, maxLayers)
 }
 
 // readHF reads the settings of config.json.
@@ -197,7 +243,7 @@ func (r *mixerRule) readHF(f *fields, src Source, c *Config) {
 		r.mark(f, c, func(int) bool { return false })
 		return
 	}
-	list := f.list(r.LayerTypes)
+	list := r.names(f)
 	if list == nil && r.Interval != "" {
 		r.periodic(f, c)
 		return
@@ -221,7 +267,7 @@ func (r *mixerRule) readHF(f *fields, src Source, c *Config) {
 			f.fail(&UnsupportedValueError{Key: f.name(r.LayerTypes), Value: clip(v), Known: slices.Sorted(maps.Keys(r.Types))})
 		}
 	}
-	r.mark(f, c, func(layer int) bool { return parts[layer] == partAttention })
+	r.markParts(f, c, func(layer int) layerPart { return parts[layer] })
 }
 
 // periodic sets the mixers of layers of which every n-th has attention.
@@ -230,8 +276,8 @@ func (r *mixerRule) periodic(f *fields, c *Config) {
 	r.mark(f, c, func(layer int) bool { return (layer+1)%max(n, 1) == 0 })
 }
 
-// readGGUF reads the settings of a GGUF file. heads is the value of kvHeadsKey.
-func (r *mixerRule) readGGUF(f *fields, src Source, c *Config, heads any) {
+// readGGUF reads the settings of a GGUF file. heads and widths are the values of kvHeadsKey and ffKey.
+func (r *mixerRule) readGGUF(f *fields, src Source, c *Config, heads, widths any) {
 	if r == nil {
 		return
 	}
@@ -251,12 +297,30 @@ func (r *mixerRule) readGGUF(f *fields, src Source, c *Config, heads any) {
 		f.failf(kvHeadsKey, "is not a list of %d numbers", c.Layers)
 		return
 	}
-	r.mark(f, c, func(layer int) bool {
+	has := func(key string, list reflect.Value, layer, usual int) bool {
 		n, ok := toInt(list.Index(layer).Interface())
-		if !ok || n != 0 && n != int64(c.KVHeads) {
-			f.failf(kvHeadsKey, "%s of layer %d is not 0 or %d", clip(list.Index(layer).Interface()), layer, c.KVHeads)
+		if !ok || n != 0 && n != int64(usual) {
+			f.failf(key, "%s of layer %d is not 0 or %d", clip(list.Index(layer).Interface()), layer, usual)
 		}
 		return n != 0
+	}
+	if !r.Single {
+		r.mark(f, c, func(layer int) bool { return has(kvHeadsKey, list, layer, c.KVHeads) })
+		return
+	}
+	of := reflect.ValueOf(widths)
+	if !isSlice(widths) || of.Len() != c.Layers {
+		f.failf(ffKey, "is not a list of %d numbers", c.Layers)
+		return
+	}
+	r.markParts(f, c, func(layer int) layerPart {
+		switch {
+		case has(kvHeadsKey, list, layer, c.KVHeads):
+			return partAttention
+		case has(ffKey, of, layer, c.FF):
+			return partFF
+		}
+		return partRecurrent
 	})
 }
 
@@ -274,8 +338,8 @@ func (c *Config) joinDelta(src Source, name string) {
 	}
 }
 
-// kvHeads returns the number of KV heads of the layers with attention, for the value of kvHeadsKey.
-func (r *mixerRule) kvHeads(value any) any {
+// first returns the first number of a list that is not 0, as the value of kvHeadsKey and ffKey may be.
+func (r *mixerRule) first(value any) any {
 	list := reflect.ValueOf(value)
 	if r == nil || !isSlice(value) {
 		return value
@@ -358,13 +422,19 @@ func (v *conversion) mixers(f *fields) {
 		v.set(kvHeadsKey, uint32(c.KVHeads))
 		return
 	}
-	heads := make([]uint32, c.Layers)
+	heads, widths := make([]uint32, c.Layers), make([]uint32, c.Layers)
 	for i := range heads {
 		if c.Layer[i].Attends() {
 			heads[i] = uint32(c.KVHeads)
 		}
+		if !c.Layer[i].NoFF {
+			widths[i] = uint32(c.FF)
+		}
 	}
 	v.set(kvHeadsKey, heads)
+	if r.Single {
+		v.set(ffKey, widths)
+	}
 }
 
 // divideDelta adds the rows of Q, K and V, and of Z, from a tensor that has those of each head of Q and

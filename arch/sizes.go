@@ -29,6 +29,12 @@ func (c *Config) readHeads(f *fields, src Source, headsKey, kvKey, dimKey string
 
 func (c *Config) inferHeadDim(f *fields, src Source, headsKey string) {
 	name := c.names.weight(Q, 0)
+	if c.names[MambaIn] != "" { // the first layers may have no attention
+		c.any(Q, func(layer int) bool {
+			name = c.names.weight(Q, layer)
+			return has(src, name)
+		})
+	}
 	heads := uint64(c.Heads)
 	rows := uint64(c.Width)
 	shape, ok := src.Shape(name)

@@ -251,7 +251,7 @@ func (c *Config) Has(r Role, layer int) bool {
 	case ExpertNorm, ExpertPostNorm, DensePostNorm, RouterNorm, ExpertScale:
 		return c.Layer[layer].Sparse && c.Experts.Beside
 	case Gate, Up, Down:
-		return (!c.Layer[layer].Sparse || c.Experts.Beside)
+		return !c.Layer[layer].NoFF && (!c.Layer[layer].Sparse || c.Experts.Beside)
 	case Router:
 		return c.Layer[layer].Sparse
 	case RouterBias:

@@ -182,7 +182,7 @@ func (s *state) bodyInto(p *program, x *value) error {
 		if err := s.attention(p, l, x, y, angles[l.config.Rope], turn[l.config.Rope]); err != nil {
 			return err
 		}
-		if !s.cfg.Parallel {
+		if !s.cfg.Parallel && !l.config.NoFF && l.config.Mixer != arch.NoMixer {
 			if y, err = s.norm(p, spot{role: roleFFNNorm, layer: l}, x, arch.FFNNorm); err != nil {
 				return err
 			}

@@ -14,6 +14,9 @@ import (
 // attention, or before it.
 func (s *state) attention(p *program, l *layerPlan, x, y, angles, turn *value) (err error) {
 	c := s.cfg
+	if l.config.Mixer == arch.NoMixer {
+		return nil
+	}
 	if l.config.Mixer == arch.ShortConv {
 		return s.shortConv(p, l, x, y)
 	}
@@ -181,6 +184,9 @@ func (s *state) attnSinks(name string, layer int) (*weight, error) {
 // feedForward emits a layer's feed-forward block, dense or with experts, after the norm with the
 // result y.
 func (s *state) feedForward(p *program, l *layerPlan, x, y *value) error {
+	if l.config.NoFF {
+		return nil
+	}
 	residual := spot{role: roleFFNResidual, layer: l}
 	if l.config.Sparse && !s.cfg.Experts.Beside {
 		sum, err := s.experts(p, l, y, y)

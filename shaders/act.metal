@@ -10,6 +10,12 @@ static inline float gelu_erf(float x) {
     return x * (x > 0.0f ? 1.0f - phi : phi);
 }
 
+// relu_squared returns the square of x, or 0 if x is negative.
+static inline float relu_squared(float x) {
+    const float y = max(x, 0.0f);
+    return y * y;
+}
+
 // A threadgroup processes one row.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void silu_mul(
@@ -40,6 +46,12 @@ kernel void silu_mul(
     if (ACTIVATION == PIANOLA_ACTIVATION_GELU) {
         for (uint i = tid; i < p.n; i += simds * 32) {
             to[i] = gelu_erf(g[i]) * u[i];
+        }
+        return;
+    }
+    if (ACTIVATION == PIANOLA_ACTIVATION_RELU_SQUARED) {
+        for (uint i = tid; i < p.n; i += simds * 32) {
+            to[i] = relu_squared(g[i]) * u[i];
         }
         return;
     }
@@ -98,6 +110,12 @@ kernel void activate(
     }
     device float *of = x + ulong(group.y) * p.n + first;
     const uint n = min(p.group, p.n - first);
+    if (ACTIVATION == PIANOLA_ACTIVATION_RELU_SQUARED) {
+        for (uint i = tid; i < n; i += simds * 32) {
+            of[i] = relu_squared(of[i]);
+        }
+        return;
+    }
     for (uint i = tid; i < n; i += simds * 32) {
         of[i] = ACTIVATION == PIANOLA_ACTIVATION_GELU ? gelu_erf(of[i]) : gated(ACTIVATION, of[i]);
     }

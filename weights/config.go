@@ -61,8 +61,10 @@ func readConfig(path string) (map[string]any, error) {
 	return object, nil
 }
 
+// decodeObject decodes an object. Python writes numbers that JSON does not have: the infinities become
+// the largest numbers, and NaN becomes null.
 func decodeObject(b []byte) (map[string]any, error) {
-	dec := json.NewDecoder(bytes.NewReader(b))
+	dec := json.NewDecoder(bytes.NewReader(finite(b)))
 	dec.UseNumber()
 	var object map[string]any
 	if err := dec.Decode(&object); err != nil {
@@ -78,4 +80,33 @@ func decodeObject(b []byte) (map[string]any, error) {
 		return nil, fmt.Errorf("byte %d: more than one value", dec.InputOffset())
 	}
 	return object, nil
+}
+
+// finite returns b with JSON's numbers in place of Infinity and NaN outside strings.
+func finite(b []byte) []byte {
+	if !bytes.Contains(b, []byte("Infinity")) && !bytes.Contains(b, []byte("NaN")) {
+		return b
+	}
+	out := make([]byte, 0, len(b)+len(b)/8)
+	for quoted := false; len(b) > 0; {
+		n := 1
+		switch {
+		case quoted && b[0] == '\\' && len(b) > 1:
+			n = 2
+		case b[0] == '"':
+			quoted = !quoted
+		case quoted:
+		case bytes.HasPrefix(b, []byte("Infinity")):
+			if len(out) > 0 && out[len(out)-1] != '-' {
+				out = append(out, ' ') // it does not continue another number
+			}
+			out, b = append(out, "1.7976931348623157e308"...), b[len("Infinity"):]
+			continue
+		case bytes.HasPrefix(b, []byte("NaN")):
+			out, b = append(out, "null"...), b[len("NaN"):]
+			continue
+		}
+		out, b = append(out, b[:n]...), b[n:]
+	}
+	return out
 }

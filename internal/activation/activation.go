@@ -16,6 +16,7 @@ const (
 	GELUTanh
 	GELU
 	ClampedSwiGLU
+	ReLUSquared
 )
 
 // A Function is one activation function.
@@ -68,6 +69,10 @@ var Functions = []Function{
 			return g / (1 + math.Exp(-alpha*g)) * (u + 1)
 		},
 		InExperts: true,
+	},
+	ReLUSquared: {
+		Name: "relu_squared", Configs: []string{"relu2"}, Formula: "max(x, 0)^2", Shader: "relu_squared",
+		Of: func(x float64) float64 { return max(x, 0) * max(x, 0) },
 	},
 }
 

@@ -36,7 +36,7 @@ func TestValues(t *testing.T) {
 		id      uint32
 		x, want float64
 	}{
-		{activation.SiLU, 1, 0.7310585786}, {activation.GELUTanh, 1, 0.8411919906}, {activation.GELU, 1, 0.8413447461}, {activation.GELU, -2, -0.0455002639},
+		{activation.SiLU, 1, 0.7310585786}, {activation.GELUTanh, 1, 0.8411919906}, {activation.GELU, 1, 0.8413447461}, {activation.GELU, -2, -0.0455002639}, {activation.ReLUSquared, 3, 9}, {activation.ReLUSquared, -3, 0},
 	} {
 		if got := activation.Functions[tt.id].Of(tt.x); math.Abs(got-tt.want) > 1e-9 {
 			t.Errorf("%s of %v is %v, want %v", activation.Functions[tt.id].Name, tt.x, got, tt.want)

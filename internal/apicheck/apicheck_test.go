@@ -24,11 +24,12 @@ import (
 // of its tensors. Twenty are recurrent state: the blocks that have it, their sizes and the roles of their
 // tensors, and its slots.
 // Six are routers: the roles of biases and shared experts, and factors of Q. Eleven are what differs between
-// layers: sizes, the inputs of layers, and the roles of their tensors. Ten are Mamba-2, the roles of
-// its tensors, layers that have it beside attention, and the factors of their parts.
+// layers: sizes, the inputs of layers, and the roles of their tensors. Twelve are Mamba-2, the roles of
+// its tensors, layers that have it beside attention, and the factors of their parts,
+// layers with one block, and squared ReLU.
 // Three are uploads of half of a transposed matrix. Five are the roles of experts beside a dense block.
 const (
-	mostNames    = 924
+	mostNames    = 926
 	mostPackages = 13
 )
 

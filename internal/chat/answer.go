@@ -23,7 +23,14 @@ const (
 	deepseekAnswers              // <｜tool▁calls▁begin｜> and calls with marks of their own: DeepSeek V3
 	cohereAnswers                // <|START_ACTION|>[{"tool_name": ..., "parameters": {...}}]<|END_ACTION|>: Command R7B
 	gemmaAnswers                 // <|tool_call>call:f{x:1}<tool_call|>: Gemma 4
+	nemotronAnswers              // <TOOLCALL>[{"name": ..., "arguments": {...}}]</TOOLCALL>: Nemotron
 	wrappedAnswers               // <answer>...</answer>, and calls as in taggedAnswers: Hunyuan
+)
+
+// The texts around calls of nemotronAnswers.
+const (
+	nemotronCalls    = "<TOOLCALL>"
+	nemotronCallsEnd = "</TOOLCALL>"
 )
 
 // formatOf determines the answer format of a template's family from the template's source.
@@ -33,7 +40,7 @@ func formatOf(source string) answerFormat {
 		format answerFormat
 	}{
 		{"<|channel|>", harmonyAnswers}, {gemmaCall, gemmaAnswers}, {"[TOOL_CALLS]", mistralAnswers}, {"<seed:tool_call>", seedAnswers},
-		{"<minimax:tool_call>", minimaxAnswers}, {"<｜tool▁calls▁begin｜>", deepseekAnswers}, {"<|START_ACTION|>", cohereAnswers},
+		{"<minimax:tool_call>", minimaxAnswers}, {nemotronCalls, nemotronAnswers}, {"<｜tool▁calls▁begin｜>", deepseekAnswers}, {"<|START_ACTION|>", cohereAnswers},
 		{"<answer>", wrappedAnswers}, {"<|header_start|>", fencedAnswers}, {"<tool_call>", taggedAnswers}, {"<|tool_call|>", bracketAnswers},
 		{"<|tool|>", bracketAnswers}, {"<|start_header_id|>", bareAnswers}, {"<start_of_turn>", fencedAnswers},
 	} {

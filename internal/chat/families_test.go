@@ -46,6 +46,9 @@ var callTemplates = map[string]string{
 	"cohere2":     `{%- for m in messages %}<|{{ m.role }}|>{% if m.tool_calls %}<|START_THINKING|>{{ m.reasoning_content }}<|END_THINKING|><|START_ACTION|>[{% for t in m.tool_calls %}{"tool_call_id": "0", "tool_name": {{ t.function.name | tojson }}, "parameters": {{ t.function.arguments | tojson }}}{% endfor %}]<|END_ACTION|>{% else %}<|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}`,
 	"hunyuan":     `{%- for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{% if m.tool_calls %}{% for t in m.tool_calls %}<tool_call>{{ {"name": t.function.name, "arguments": t.function.arguments} | tojson }}</tool_call>{% endfor %}{% else %}<answer>{{ m.content }}</answer>{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`,
 	"exaone4":     `{%- for m in messages %}[|{{ m.role }}|]{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}{% for t in m.tool_calls or [] %}<tool_call>{{ {"name": t.function.name, "arguments": t.function.arguments} | tojson }}</tool_call>{% endfor %}{% endfor %}{% if add_generation_prompt %}[|assistant|]{% endif %}`,
+	"nemotron": `{%- for m in messages %}<SPECIAL_11>{{ m.role }}
+{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}{% if m.tool_calls %}<TOOLCALL>[{% for t in m.tool_calls %}{{ {"name": t.function.name, "arguments": t.function.arguments} | tojson }}{% if not loop.last %}, {% endif %}{% endfor %}]</TOOLCALL>{% endif %}{% endfor %}{% if add_generation_prompt %}<SPECIAL_11>assistant
+{% endif %}`,
 	"granite4": `{%- for m in messages %}<|start_of_role|>{{ m.role }}<|end_of_role|>{{ m.content }}{% for t in m.tool_calls or [] %}<tool_call>
 {{ {"name": t.function.name, "arguments": t.function.arguments} | tojson }}
 </tool_call>{% endfor %}{% endfor %}{% if add_generation_prompt %}<|start_of_role|>assistant<|end_of_role|>{% endif %}`,
@@ -93,6 +96,9 @@ func TestFamilyAnswers(t *testing.T) {
 		{"granite", "<|tool_call|>[{\"name\": \"now\", \"arguments\": {}}]", "", "", []ToolCall{call("now", "{}")}},
 		{"granite4", "So:\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>", "So:", "",
 			[]ToolCall{call("weather", `{"city": "Köln"}`), call("now", "{}")}},
+		{"nemotron", "<think>\nHm.\n</think>\n\n<TOOLCALL>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}, {\"name\": \"now\", \"arguments\": {}}]</TOOLCALL>", "", "Hm.",
+			[]ToolCall{call("weather", `{"city": "Köln"}`), call("now", "{}")}},
+		{"nemotron", "<TOOLCALL>[{\"name\"", "<TOOLCALL>[{\"name\"", "", nil},
 		{"falcon-h1", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>", "", "", []ToolCall{call("now", "{}")}},
 		{"llama4", "<|python_start|>[weather(city=\"Köln\"), now()]<|python_end|>", "", "", []ToolCall{call("weather", `{"city": "Köln"}`), call("now", "{}")}},
 		{"llama4", "[weather(city=\"Köln\")]", "", "", []ToolCall{call("weather", `{"city": "Köln"}`)}},

@@ -319,6 +319,8 @@ func (s *AnswerStream) begin() {
 		s.state = tagged("<tool_call>", "</tool_call>")
 	case bracketAnswers:
 		s.state = marked("<|tool_call|>", "<|/tool_call|>", (*AnswerStream).hold, jsonCalls)
+	case nemotronAnswers:
+		s.state = marked(nemotronCalls, nemotronCallsEnd, (*AnswerStream).hold, jsonCalls)
 	case mistralAnswers:
 		s.state = mistralText
 	case bareAnswers, fencedAnswers:

@@ -61,6 +61,7 @@ const (
 	ActivationGELUTanh      = activation.GELUTanh
 	ActivationGELU          = activation.GELU
 	ActivationClampedSwiGLU = activation.ClampedSwiGLU
+	ActivationReLUSquared   = activation.ReLUSquared
 )
 
 // Values of the constant over.

@@ -23,8 +23,9 @@ type selective struct {
 	m floats64
 	// finish returns the result of the gate z and the norm of a row.
 	finish func(y, z []float64) []float64
-	// factors multiply z, X, B, C and the step sizes.
-	factors [5]float64
+	// factors multiply z, X, B, C and the step sizes, which are then bounded.
+	factors  [5]float64
+	min, max float64
 }
 
 // layer returns the outputs of a layer for the normalised rows.
@@ -58,6 +59,7 @@ func (s *selective) layer(rows [][]float64, in func(name string) string) [][]flo
 		out := make([]float64, inner)
 		for h := range s.StateHeads {
 			step := math.Log1p(math.Exp(all[inner+channels+h] + float64(s.m[in("dt_bias")].Values[h])))
+			step = min(max(step, s.min), s.max)
 			keep := math.Exp(-math.Exp(float64(s.m[in("A_log")].Values[h])) * step)
 			b := x[inner+h/(s.StateHeads/s.Groups)*s.State:][:s.State]
 			c := x[inner+(s.Groups+h/(s.StateHeads/s.Groups))*s.State:][:s.State]
@@ -74,6 +76,8 @@ func (s *selective) layer(rows [][]float64, in func(name string) string) [][]flo
 	}
 	return outs
 }
+
+var noFactors = [5]float64{1, 1, 1, 1, 1}
 
 // siluTimes returns y times silu(z).
 func siluTimes(y, z []float64) []float64 {
@@ -118,7 +122,7 @@ func graniteLogits(c *packed.Granite, ids []int32) []float64 {
 		var outs [][]float64
 		if kind == "mamba" {
 			finish := func(y, z []float64) []float64 { return m.norm(own("mamba.norm"), siluTimes(y, z), c.Inner(), c.Eps) }
-			s := selective{c.Selective, m, finish, [5]float64{1, 1, 1, 1, 1}}
+			s := selective{c.Selective, m, finish, noFactors, 0, math.Inf(1)}
 			outs = s.layer(normed, in("mamba."))
 		} else {
 			half := 0
@@ -175,7 +179,7 @@ func falconLogits(c *packed.FalconH1, ids []int32) []float64 {
 			}
 			return y
 		}
-		s := selective{c.Selective, m, finish, c.Parts}
+		s := selective{c.Selective, m, finish, c.Parts, 0, math.Inf(1)}
 		mamba := s.layer(mambaIn, in("mamba."))
 		attn := m.attention(attnIn, in("self_attn."), c.HeadDim, c.HeadDim/2, c.Theta, c.Key/math.Sqrt(float64(c.HeadDim)))
 		for p := range rows {
@@ -212,6 +216,53 @@ func TestFalconH1(t *testing.T) {
 				t.Fatal(err)
 			}
 			checkDefinition(t, dir, latentPrompt(90), func(ids []int32) []float64 { return falconLogits(c, ids) })
+		})
+	}
+}
+
+// nemotronLogits computes the logits after a prompt from the definition of Nemotron-H.
+func nemotronLogits(c *packed.NemotronH, ids []int32) []float64 {
+	m := floats64(c.Tensors)
+	m["model.embed_tokens.weight"] = m["backbone.embeddings.weight"]
+	rows := m.embed(ids, c.Width)
+	for l, kind := range c.Pattern {
+		in := func(name string) string { return fmt.Sprintf("backbone.layers.%d.mixer.%s", l, name) }
+		var normed, outs [][]float64
+		for _, x := range rows {
+			normed = append(normed, m.norm(fmt.Sprintf("backbone.layers.%d.norm", l), x, c.Width, c.Eps))
+		}
+		switch kind {
+		case 'M':
+			finish := func(y, z []float64) []float64 { return m.groupNorm(in("norm"), siluTimes(y, z), c.Groups, c.Eps) }
+			s := selective{c.Selective, m, finish, noFactors, c.StepMin, c.StepMax}
+			outs = s.layer(normed, in)
+		case '*':
+			outs = m.attention(normed, in, c.HeadDim, 0, 1, 1/math.Sqrt(float64(c.HeadDim)))
+		default:
+			for _, y := range normed {
+				act := m.times(in("up_proj"), y)
+				for i, v := range act {
+					act[i] = max(v, 0) * max(v, 0)
+				}
+				outs = append(outs, m.times(in("down_proj"), act))
+			}
+		}
+		for p := range rows {
+			rows[p] = plus(rows[p], outs[p])
+		}
+	}
+	return m.times("lm_head", m.norm("backbone.norm_f", rows[len(rows)-1], c.Width, c.Eps))
+}
+
+// TestNemotronH compares models of Nemotron-H with the definition.
+func TestNemotronH(t *testing.T) {
+	for name, c := range packed.NemotronHs() {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := c.Write(dir); err != nil {
+				t.Fatal(err)
+			}
+			checkDefinition(t, dir, latentPrompt(90), func(ids []int32) []float64 { return nemotronLogits(c, ids) })
 		})
 	}
 }

@@ -33,6 +33,7 @@ func recurrentDirs(t *testing.T) map[string]string {
 		add("granite "+name, m)
 	}
 	add("falcon_h1", packed.FalconH1s()["no norm"])
+	add("nemotron_h", packed.NemotronHs()["bounded"])
 	return dirs
 }
 

@@ -114,10 +114,19 @@ func geluErfMul(dst, gate, up []float32) {
 	}
 }
 
+// reluSquaredMul sets dst to max(gate, 0)^2 * up.
+func reluSquaredMul(dst, gate, up []float32) {
+	up, dst = up[:len(gate)], dst[:len(gate)]
+	for i, g := range gate {
+		g = max(g, 0)
+		dst[i] = float32(g*g) * up[i]
+	}
+}
+
 // gated returns the function that sets dst to a(gate) * up for the given activation a.
 func (o *ops) gated(activation uint32) (f func(dst, gate, up []float32), ok bool) {
 	f = map[uint32]func(dst, gate, up []float32){
-		decl.ActivationSiLU: o.siluMul, decl.ActivationGELUTanh: o.geluMul, decl.ActivationGELU: geluErfMul,
+		decl.ActivationSiLU: o.siluMul, decl.ActivationGELUTanh: o.geluMul, decl.ActivationGELU: geluErfMul, decl.ActivationReLUSquared: reluSquaredMul,
 	}[activation]
 	return f, f != nil
 }

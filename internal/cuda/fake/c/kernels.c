@@ -54,6 +54,7 @@ static void add(const launch *l) {
 float gated(uint32_t activation, float x) {
     if (activation == PIANOLA_ACTIVATION_GELU_TANH) return x / 2 * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
     if (activation == PIANOLA_ACTIVATION_GELU) return x / 2 * (1 + erff(x * 0.70710678f));
+    if (activation == PIANOLA_ACTIVATION_RELU_SQUARED) return x > 0 ? x * x : 0;
     return x / (1 + expf(-x));
 }
 
