@@ -189,6 +189,7 @@ func TestRouterErrors(t *testing.T) {
 		{"Gemma 4 E2B, shorter", `"num_kv_shared_layers": 5`, `"num_kv_shared_layers": 10`, `num_kv_shared_layers: 10 is not below the number of layers 10`},
 		{"Gemma 4 E2B, shorter", `"num_kv_shared_layers": 5`, `"num_kv_shared_layers": 6`, `no layer before layer 4 has K and V for it`},
 		{"Gemma 4 E2B, shorter", `"hidden_size_per_layer_input": 256`, `"hidden_size_per_layer_input": 254`, `254 is not a multiple of 4`},
+		{"Gemma 4 E2B, shorter", `"vocab_size_per_layer_input": 262144`, `"vocab_size_per_layer_input": 262143`, `the embedding of inputs has 262143 rows for 262144 tokens`},
 		{"Llama 4 Scout", `"num_experts_per_tok": 1`, `"num_experts_per_tok": 2`, `num_experts_per_tok: 2 experts, where their weights multiply their inputs, are not supported`},
 		{"Gemma 4 31B", `"vision"`, `"all"`, `use_bidirectional_attention: "all" is not supported`},
 		{"Gemma 4 31B", `"num_global_key_value_heads": 4`, `"num_global_key_value_heads": 5`, `layer 5: 32 heads of 512 elements cannot share 5 KV heads`},

@@ -136,6 +136,9 @@ func (r *layerRule) inputs(f *fields, c *Config, vocab func(width int) int) {
 		return
 	}
 	c.Inputs = LayerInputs{Width: width, Vocab: vocab(width)}
+	if f.err == nil && c.Inputs.Vocab < c.Vocab {
+		f.failf(r.Inputs, "the embedding of inputs has %d rows for %d tokens", c.Inputs.Vocab, c.Vocab)
+	}
 }
 
 // setSizes sets the sizes of the layers. Those of the first layer become the configuration's.

@@ -152,7 +152,7 @@ func (s *state) checkSlots() error {
 		switch {
 		case sl.Kind == table.SlotKV:
 			e.Hint = "use a shorter context"
-		case sl.Kind == table.SlotWeight && sl.Name == "embed":
+		case sl.Kind == table.SlotWeight && (sl.Name == "embed" || sl.Name == "inputs.embed"):
 			e.Hint = "the embedding cannot be split; use a type with fewer bits"
 		}
 		return e

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"math"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/sparse"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
@@ -140,16 +142,19 @@ func TestSplitWeights(t *testing.T) {
 // TestSlotError checks that the error names the slot that cannot be split, with advice.
 func TestSlotError(t *testing.T) {
 	path := tiny(t)[0]
+	inputs := testmodels.Path(t, filepath.Join("..", "testdata", "variants", "gemma4_e_untied"))
 	for _, c := range []struct {
+		path  string
 		limit uint64
 		o     Options
 		slot  string
 		hint  string
 	}{
-		{200 << 10, Options{Context: 16}, "embed", "use a type with fewer bits"},
-		{256 << 10, Options{Context: 128, AllLogits: true}, "scratch", ""},
+		{path, 200 << 10, Options{Context: 16}, "embed", "use a type with fewer bits"},
+		{inputs, 150 << 10, Options{Context: 16}, "inputs.embed", "use a type with fewer bits"},
+		{path, 256 << 10, Options{Context: 128, AllLogits: true}, "scratch", ""},
 	} {
-		in := input(t, path, "m4-pro", c.o)
+		in := input(t, c.path, "m4-pro", c.o)
 		in.Chip = limited(t, "m4-pro", c.limit)
 		_, err := Compile(in)
 		var e *SlotError
