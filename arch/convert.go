@@ -13,6 +13,9 @@ type convertRule struct {
 	// Family is the descriptor whose GGUF form is the target of the conversion; "" is the family
 	// itself.
 	Family string `json:"family"`
+	// Attention is the descriptor that replaces Family for models in which every layer has attention and
+	// none has recurrent state.
+	Attention string `json:"attention"`
 	// Settings are keys that llama.cpp requires in addition to those that the model needs.
 	Settings []convertSetting `json:"settings"`
 	// Fold multiplies the factors of activations into the weights, as the GGUF form has no keys for them.
@@ -141,9 +144,13 @@ func (s *Set) Convert(src Source) (*Conversion, error) {
 	if rule == nil {
 		rule = &convertRule{}
 	}
-	if rule.Family != "" {
-		if d = s.named(rule.Family); d == nil {
-			return nil, fmt.Errorf("arch: %s: convert.family: there is no %s", c.Arch, rule.Family)
+	family := rule.Family
+	if !c.Recurrent() {
+		family = cmp.Or(rule.Attention, family)
+	}
+	if family != "" {
+		if d = s.named(family); d == nil {
+			return nil, fmt.Errorf("arch: %s: convert: there is no family %s", c.Arch, family)
 		}
 	}
 	if d.GGUF == nil {

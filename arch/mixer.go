@@ -204,6 +204,9 @@ func (r *mixerRule) markParts(f *fields, c *Config, part func(layer int) layerPa
 			l.Mixer, l.Beside = Mixer(r.Kind), r.Beside
 		}
 	}
+	if !c.Recurrent() { // the sizes describe no layer
+		c.ConvTaps, c.Delta, c.Mamba, c.Bias.Conv = 0, Delta{}, Mamba{}, false
+	}
 	if f.err == nil && !found {
 		f.fail(&FieldError{Key: "layers", Reason: "none has attention"})
 	}

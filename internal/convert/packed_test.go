@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pianola-engine/pianola/internal/convert"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/gguf"
 	"github.com/pianola-engine/pianola/internal/packed"
@@ -144,6 +145,27 @@ func TestMXFP4(t *testing.T) {
 					i++
 				}
 			}
+		}
+	}
+}
+
+// TestPlainGranite converts a model of Granite 4 without Mamba-2 layers, which becomes one of Granite as
+// llama.cpp's converter writes it.
+func TestPlainGranite(t *testing.T) {
+	for name, want := range map[string]string{"attention": "granite", "one group": "granitehybrid"} {
+		dir := t.TempDir()
+		if err := packed.Granites()[name].Write(dir); err != nil {
+			t.Fatal(err)
+		}
+		m, err := convert.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := m.Meta("general.architecture"); got != want {
+			t.Errorf("%s: %v, want %s", name, got, want)
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

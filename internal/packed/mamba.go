@@ -59,6 +59,9 @@ func Granites() map[string]*Granite {
 		"two groups": {Selective: Selective{StateHeads: 6, StateHeadDim: 20, Groups: 2, State: 24, Taps: 3},
 			Width: 60, Heads: 2, KVHeads: 1, FF: 64, Vocab: 512, Types: []string{"attention", "mamba"},
 			Rope: true, Theta: 1e5, Eps: 1e-3, Embed: 1, Attn: 0.3, Residual: 1, Logits: 1},
+		"attention": {Selective: Selective{StateHeads: 4, StateHeadDim: 32, Groups: 1, State: 16, Taps: 4, ConvBias: true},
+			Width: 64, Heads: 4, KVHeads: 2, FF: 96, Vocab: 512, Types: []string{"attention", "attention"},
+			Rope: true, Theta: 1e4, Eps: 1e-5, Embed: 2, Attn: 0.2, Residual: 0.5, Logits: 2},
 	}
 }
 
