@@ -154,6 +154,10 @@ type Chip struct {
 	// gemm_halves in the same order of sums. It needs GEMMHalves on a CUDA device, whose matrix
 	// instructions must give both kernels the same bits.
 	BatchFew bool `json:"batch_few"`
+	// BatchSlots is the largest number of slots of attn_tile in batch programs, 2 to 4, on a device that
+	// divides threadgroup memory among the threadgroups of a core: with fewer slots, more of them run at
+	// once. 0 means as many as fit.
+	BatchSlots int `json:"batch_slots"`
 	// RequestAhead is the number of bytes of weights that a threadgroup of gemm_few or gemm_halves of a
 	// CUDA device requests before its input is ready, so that they are in the L2 cache later.
 	RequestAhead int `json:"request_ahead"`
@@ -479,6 +483,9 @@ func (c *Chip) checkProducts() error {
 	if len(c.BatchRows) == 0 {
 		return errors.New("batch_rows: is empty")
 	}
+	if n := c.BatchSlots; n != 0 && (n < 2 || n > 4 || c.AttnTileRows == 0 || c.Device != CUDA) {
+		return fmt.Errorf("batch_slots: %d is not 0, or 2 to 4 on a CUDA device with attn_tile", n)
+	}
 	if err := c.checkHalves(); err != nil {
 		return err
 	}
@@ -607,6 +614,9 @@ func (c *Chip) Fingerprint() [32]byte {
 	}
 	if c.BatchFew {
 		b = append(b, "batch few"...)
+	}
+	if c.BatchSlots > 0 {
+		b = fmt.Appendf(b, "slots %d", c.BatchSlots)
 	}
 	if c.RequestAhead > 0 {
 		b = fmt.Appendf(b, "request %d", c.RequestAhead)

@@ -183,6 +183,7 @@ func TestDecodeErrors(t *testing.T) {
 		{`"split_context": 1024`, `"split_context": 128`, "split_context: 128 is less than split_span 256"},
 		{`"gemm_halves": 256`, `"gemm_halves": 384`, "gemm_halves: 384, want 64, 128 or 256 threads, 32768 bytes of threadgroup memory, and at least 8 gemm_tile_rows"},
 		{`"batch_few": false`, `"batch_few": true`, "batch_few: needs gemm_halves on a CUDA device"},
+		{`"batch_slots": 0`, `"batch_slots": 2`, "batch_slots: 2 is not 0, or 2 to 4 on a CUDA device with attn_tile"},
 		{`"request_ahead": 0`, `"request_ahead": 1024`, "request_ahead: needs gemm_halves on a CUDA device"},
 		{`"gemm_halves": 256`, `"gemm_halves": 0`, "prefill_few: needs gemm_halves"},
 		{`"argmax_part": 2048`, `"argmax_part": 2`, "argmax_part: 2 is not 0 or in 4..65536"},

@@ -88,6 +88,30 @@ func TestBatchingFew(t *testing.T) {
 	}
 }
 
+// TestBatchingFewQuantised compiles for batches of 40 rows: gemm_few computes products of quantised weights.
+func TestBatchingFewQuantised(t *testing.T) {
+	for path, want := range map[string]decl.ID{"testdata/gopher-q8_0.gguf": kernels.GEMMFew, "testdata/tiny/llama": kernels.GEMMHalves} {
+		in := input(t, testmodels.Path(t, filepath.Join("..", path)), "h200", Options{Sequences: 40})
+		in.Chip.BatchFew = true
+		tab := mustCompile(t, in)
+		if faults := tab.Validate(); len(faults) > 0 {
+			t.Fatalf("%s: %v", path, faults[0])
+		}
+		p, _, ok := tab.Program("batch.40")
+		if !ok {
+			t.Fatalf("%s: no batch of 40 rows", path)
+		}
+		for i, c := range tab.ProgramCmds(p) {
+			if other := map[decl.ID]decl.ID{kernels.GEMMFew: kernels.GEMMHalves, kernels.GEMMHalves: kernels.GEMMFew}[want]; c.Kernel == other {
+				t.Errorf("%s: unexpected kernel of %s", path, tab.Label(int(p.First)+i))
+			}
+			if c.Kernel == kernels.GEMMFew && c.Grid[1] != 2 {
+				t.Errorf("%s: %d groups of rows, want 2", path, c.Grid[1])
+			}
+		}
+	}
+}
+
 // TestRequestAhead compiles for a chip whose products request 64 KiB of weights ahead.
 func TestRequestAhead(t *testing.T) {
 	in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "llama")), "h200", Options{Sequences: 40})
@@ -106,6 +130,28 @@ func TestRequestAhead(t *testing.T) {
 	// of gemm_few would have 128 columns, less than a block.
 	if want := map[decl.ID]uint32{kernels.GEMMFew: 0, kernels.GEMMHalves: 256}; !reflect.DeepEqual(got, want) {
 		t.Errorf("columns ahead: %v, want %v", got, want)
+	}
+}
+
+// TestBatchSlots compiles for a chip whose batch programs have two slots of attn_tile.
+func TestBatchSlots(t *testing.T) {
+	in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "llama")), "h200", Options{Sequences: 40})
+	in.Chip.BatchSlots = 2
+	tab := mustCompile(t, in)
+	if faults := tab.Validate(); len(faults) > 0 {
+		t.Fatal(faults[0])
+	}
+	for i := range tab.Programs {
+		p := &tab.Programs[i]
+		want := uint32(maxSlots)
+		if p.Flags.Has(table.FlagBatch) {
+			want = 2
+		}
+		for _, c := range tab.ProgramCmds(p) {
+			if c.Kernel == kernels.AttnTile && kernels.AttnTileParamsOf(&c).Slots != want {
+				t.Errorf("%s: %d slots, want %d", p.Name, kernels.AttnTileParamsOf(&c).Slots, want)
+			}
+		}
 	}
 }
 

@@ -265,7 +265,7 @@ func (s *state) splitInput() error {
 				from = n.in[0]
 				i, made = s.halves(p, i, act)
 			}
-			n.args, n.in = halvesProductArgs{w: a.w, bias: a.bias, biasFrom: a.biasFrom, act: act, few: s.few(p)}, made.out[len(made.out)-1:]
+			n.args, n.in = halvesProductArgs{w: a.w, bias: a.bias, biasFrom: a.biasFrom, act: act, few: made.few()}, made.out[len(made.out)-1:]
 		}
 	}
 	return nil
@@ -278,7 +278,7 @@ func (s *state) halves(p *program, i int, act uint32) (int, *node) {
 	n := p.nodes[i]
 	a, _ := n.product()
 	at := n.with(".halves")
-	few := s.few(p)
+	few := s.few(p, a.w)
 	width := halvesWidth(a.w.cols, act)
 	if few {
 		width = fewWidth(a.w.cols, p.rows)
@@ -303,6 +303,17 @@ func (s *state) halves(p *program, i int, act uint32) (int, *node) {
 	}
 	p.splice(i, 0, made)
 	return i + 1, made
+}
+
+// few reports whether a node converts to float16 in the order of gemm_few.
+func (n *node) few() bool {
+	switch a := n.args.(type) {
+	case halvesArgs:
+		return a.few
+	case addNormHalvesArgs:
+		return a.few
+	}
+	return false
 }
 
 // onlyHalves reports whether an output of the node before index i is the input of the products from index

@@ -87,7 +87,7 @@ func (s *state) tiledAttention(p *program, l *layerPlan, a attentionArgs) (tiled
 	}
 	least := 0.0
 	for _, t := range tileShapes {
-		for t.slots = maxSlots; t.slots > 1 && uint64(t.memory(d, tiled.act)) > c.ThreadgroupMemory; t.slots-- {
+		for t.slots = s.mostSlots(p); t.slots > 1 && uint64(t.memory(d, tiled.act)) > c.ThreadgroupMemory; t.slots-- {
 		}
 		if t.slots <= 1 || t.threads > c.MaxThreads {
 			continue
@@ -103,6 +103,15 @@ func (s *state) tiledAttention(p *program, l *layerPlan, a attentionArgs) (tiled
 		}
 	}
 	return tiled, ok
+}
+
+// mostSlots returns the largest number of slots of attn_tile in a program. It does not determine the order
+// of sums.
+func (s *state) mostSlots(p *program) int {
+	if n := s.in.Chip.BatchSlots; n > 0 && p.flags.Has(table.FlagBatch) {
+		return n
+	}
+	return maxSlots
 }
 
 func (attnTileArgs) kernel() decl.ID         { return kernels.AttnTile }

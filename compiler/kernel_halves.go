@@ -102,12 +102,12 @@ func (s *state) halvesAct(w *weight) (act uint32, ok bool) {
 	return act, (w.typ == dtype.F16 || w.typ == dtype.BF16) && w.cols%8 == 0
 }
 
-// few reports whether the products of a program use gemm_few: those of the program for short prompts and,
-// in a table for batching, of all programs with so few rows if the chip has BatchFew. With SIMD-group matrices, gemm_halves is the
-// kernel for few rows too.
-func (s *state) few(p *program) bool {
+// few reports whether products of w use gemm_few in a program: those of the program for short prompts and,
+// in a table for batching, of all programs with so few rows if the chip has BatchFew. With SIMD-group
+// matrices, gemm_halves is the kernel for few rows too.
+func (s *state) few(p *program, w *weight) bool {
 	if s.in.Options.Batching {
-		return s.segments() && p.rows <= fewRows
+		return s.segments() && (p.rows <= fewRows || p.rows <= 2*fewRows && w.typ.Quantized())
 	}
 	return p.name == table.ProgramPrefillFew && s.warpgroups()
 }
@@ -121,7 +121,7 @@ func (s *state) segments() bool {
 const (
 	warpgroupThreads = 384 // threads of a threadgroup of gemm_halves with warpgroup matrix instructions
 	fewThreads       = 256 // threads of a threadgroup of gemm_few
-	fewRows          = 32  // most rows of x of gemm_few
+	fewRows          = 32  // most rows of x of a threadgroup of gemm_few, which has one or two groups of them
 	fewOut           = 32  // rows of W that a threadgroup of gemm_few computes
 	fewSegments      = 8   // segments of the columns that it divides among its SIMD groups
 	halvesGroup      = 128 // rows of W that a threadgroup of warpgroups computes

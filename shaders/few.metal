@@ -1,4 +1,4 @@
-// The product with up to 32 rows of float16 activations, which reads W once.
+// The product with up to 64 rows of float16 activations, which reads W once for each 32 of them.
 //
 // A threadgroup computes 32 rows of W. Each of its SIMD groups multiplies one segment of the columns, and
 // the sums of the segments are added in order at the end. A SIMD group has a ring of stages in threadgroup
@@ -14,7 +14,7 @@
 #include "chunks.h"
 #include "multiply.h"
 
-// Rows of W of a threadgroup, the largest number of rows of x, and columns of a tile.
+// Rows of W of a threadgroup, its largest number of rows of x, and columns of a tile.
 #define PIANOLA_FEW_OUT 32
 #define PIANOLA_FEW_ROWS 32
 #define PIANOLA_FEW_COLUMNS 32
@@ -62,6 +62,14 @@ struct few_part {
     uint strip;            // the distance to the second
 };
 
+// few_input is a threadgroup's part of the input: its blocks of the first tile, the distance in bytes from
+// a tile to the next, and the units of its rows.
+struct few_input {
+    device const uchar *x;
+    uint step;
+    device const float *units;
+};
+
 // copy_run starts to copy bytes, a multiple of 16. All lanes call it.
 static inline void copy_run(threadgroup uchar *to, device const uchar *from, uint bytes, uint barrier, uint lane) {
 #ifdef PIANOLA_WARPGROUPS
@@ -96,7 +104,7 @@ static inline few_part few_share(thread const halves_product &p, threadgroup uch
 
 // fill_few starts to copy a stage, the tiles from first to last-1.
 template <uint T, uint N>
-static inline void fill_few(threadgroup uchar *to, uint barrier, thread const few_part &part, thread const halves_product &p, uint first, uint last, uint lane) {
+static inline void fill_few(threadgroup uchar *to, uint barrier, thread const few_part &part, thread const halves_product &p, thread const few_input &input, uint first, uint last, uint lane) {
     typedef few_stage<T, N> S;
     const uint tiles = last - first;
 #ifdef PIANOLA_WARPGROUPS
@@ -127,7 +135,14 @@ static inline void fill_few(threadgroup uchar *to, uint barrier, thread const fe
             copy_run(strip + few_head(T), from + few_head(T) + first % f.tiles * few_step(T), tiles * few_step(T), barrier, lane);
         }
     }
-    copy_run(to + S::weights(S::tiles()), p.x + ulong(first) * N * PIANOLA_FEW_BLOCK, tiles * N * PIANOLA_FEW_BLOCK, barrier, lane);
+    threadgroup uchar *x = to + S::weights(S::tiles());
+    if (N < 4 || input.step == N * PIANOLA_FEW_BLOCK) {
+        copy_run(x, input.x + ulong(first) * N * PIANOLA_FEW_BLOCK, tiles * N * PIANOLA_FEW_BLOCK, barrier, lane);
+        return;
+    }
+    for (uint k = 0; k < tiles; k++) { // other threadgroups compute the other blocks of a tile
+        copy_run(x + k * N * PIANOLA_FEW_BLOCK, input.x + ulong(first + k) * input.step, N * PIANOLA_FEW_BLOCK, barrier, lane);
+    }
 }
 
 #ifdef PIANOLA_WARPGROUPS
@@ -250,16 +265,10 @@ static inline uint few_row(uint i, uint k, uint lane) {
     return is_float(T) ? g + 16 * i + 8 * k : g / 4 * 16 + g % 4 * 4 + 2 * i + k;
 }
 
-// few_unit returns the unit of a row of x. The units are behind the tiles.
-template <uint N>
-static inline float few_unit(thread const halves_product &p, uint row) {
-    return *(device const float *)(p.x + ulong(padded(p.in) / PIANOLA_FEW_COLUMNS) * N * PIANOLA_FEW_BLOCK + 4 * row);
-}
-
 // add_few adds the sums of all SIMD groups, the first one's first, and writes the results. Each
 // SIMD group takes some of the blocks of 8 rows of x.
 template <uint T, uint N>
-static inline void add_few(thread const few_sums<N> &sums, thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
+static inline void add_few(thread const few_sums<N> &sums, thread const halves_product &p, thread const few_input &input, threadgroup uchar *tg, uint lane, uint simd) {
     threadgroup float4 *all = (threadgroup float4 *)tg;
     threadgroup_barrier(mem_flags::mem_threadgroup); // the rings are no longer used
     PIANOLA_UNROLL
@@ -285,7 +294,7 @@ static inline void add_few(thread const few_sums<N> &sums, thread const halves_p
         const uint r = 8 * n + lane % 4 * 2 + k % 2;
         const uint o = p.low + few_row<T>(i, k / 2, lane);
         if (r < p.last && o < p.high) {
-            p.y[ulong(r) * p.y_stride + o] = v[k] * few_unit<N>(p, r) + (p.bias ? p.b[o] : 0.0f);
+            p.y[ulong(r) * p.y_stride + o] = v[k] * input.units[r] + (p.bias ? p.b[o] : 0.0f);
         }
     }
 }
@@ -316,11 +325,11 @@ static inline void few_next(thread few_ring &r, uint count) {
 // few_begin starts to copy the stage that begins with tile first, if there is one, and returns the first
 // tile of the next. Stages begin at multiples of the number of their tiles.
 template <uint T, uint N>
-static inline uint few_begin(thread few_ring &r, uint barriers, thread const few_part &part, thread const halves_product &p, uint first, uint lane) {
+static inline uint few_begin(thread few_ring &r, uint barriers, thread const few_part &part, thread const halves_product &p, thread const few_input &input, uint first, uint lane) {
     typedef few_stage<T, N> S;
     const uint next = min((first / S::tiles() + 1) * S::tiles(), part.last);
     if (first < part.last) {
-        fill_few<T, N>(part.ring + r.at * S::bytes(S::tiles()), barriers + 8 * r.at, part, p, first, next, lane);
+        fill_few<T, N>(part.ring + r.at * S::bytes(S::tiles()), barriers + 8 * r.at, part, p, input, first, next, lane);
         few_next(r, S::count());
     }
     commit_stage();
@@ -329,7 +338,7 @@ static inline uint few_begin(thread few_ring &r, uint barriers, thread const few
 
 // gemm_few_of multiplies up to 8*N rows of x.
 template <uint T, uint N>
-static inline void gemm_few_of(thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
+static inline void gemm_few_of(thread const halves_product &p, thread const few_input &input, threadgroup uchar *tg, uint lane, uint simd) {
     typedef few_stage<T, N> S;
     const few_part part = few_share<T, N>(p, tg, simd);
     uint barriers = 0;
@@ -355,12 +364,12 @@ static inline void gemm_few_of(thread const halves_product &p, threadgroup uchar
     few_ring used = {0, 0};
     uint next = part.first;
     for (uint i = 0; i + 1 < S::count(); i++) {
-        next = few_begin<T, N>(filled, barriers, part, p, next, lane);
+        next = few_begin<T, N>(filled, barriers, part, p, input, next, lane);
     }
     for (uint first = part.first; first < part.last;) {
         // The stage before has been read by all lanes, so it can be filled again.
         simdgroup_barrier(mem_flags::mem_threadgroup);
-        next = few_begin<T, N>(filled, barriers, part, p, next, lane);
+        next = few_begin<T, N>(filled, barriers, part, p, input, next, lane);
 #ifdef PIANOLA_WARPGROUPS
         metal::shim::barrier_wait(barriers + 8 * used.at, used.phase);
         const bool lanes = S::floats != 0;
@@ -379,16 +388,26 @@ static inline void gemm_few_of(thread const halves_product &p, threadgroup uchar
         few_next(used, S::count());
         first = last;
     }
-    add_few<T, N>(sums, p, tg, lane, simd);
+    add_few<T, N>(sums, p, input, tg, lane, simd);
 }
 
-// gemm_few_rows selects the number of rows of x.
+// gemm_few_rows multiplies the rows of x of a threadgroup, up to PIANOLA_FEW_ROWS of rows.
 template <uint T>
-static inline void gemm_few_rows(thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
-    switch (few_blocks(p.last)) {
-    case 1: gemm_few_of<T, 1>(p, tg, lane, simd); break;
-    case 2: gemm_few_of<T, 2>(p, tg, lane, simd); break;
-    default: gemm_few_of<T, 4>(p, tg, lane, simd);
+static inline void gemm_few_rows(thread halves_product p, threadgroup uchar *tg, uint rows, uint group, uint lane, uint simd) {
+    const uint blocks = few_blocks(rows);
+    const uint first = group * PIANOLA_FEW_ROWS;
+    if (first >= rows) {
+        return;
+    }
+    p.last = min(rows - first, uint(PIANOLA_FEW_ROWS));
+    p.y += ulong(first) * p.y_stride;
+    few_input input = {p.x + first / 8 * PIANOLA_FEW_BLOCK, blocks * PIANOLA_FEW_BLOCK, nullptr};
+    // The units are behind the tiles.
+    input.units = (device const float *)(p.x + ulong(padded(p.in) / PIANOLA_FEW_COLUMNS) * input.step) + first;
+    switch (blocks) {
+    case 1: gemm_few_of<T, 1>(p, input, tg, lane, simd); break;
+    case 2: gemm_few_of<T, 2>(p, input, tg, lane, simd); break;
+    default: gemm_few_of<T, 4>(p, input, tg, lane, simd);
     }
 }
 
@@ -407,7 +426,7 @@ kernel void gemm_few(
         uint lane                           [[thread_index_in_simdgroup]],
         uint simd                           [[simdgroup_index_in_threadgroup]]) {
     const uint low = group.x * PIANOLA_FEW_OUT;
-    halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, low, min(low + PIANOLA_FEW_OUT, p.out), 0, 0, BIAS != 0, nullptr, 0};
+    const halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, low, min(low + PIANOLA_FEW_OUT, p.out), 0, 0, BIAS != 0, nullptr, 0};
 #ifdef PIANOLA_WARPGROUPS
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: request_few<PIANOLA_WTYPE_##type>(a, p.ahead, lane, simd); break;
@@ -424,9 +443,8 @@ kernel void gemm_few(
     if (!begins(step) || low >= p.out) {
         return;
     }
-    a.last = min(s.rows, uint(PIANOLA_FEW_ROWS));
 #define PIANOLA_CASE(type) \
-    case PIANOLA_WTYPE_##type: gemm_few_rows<PIANOLA_WTYPE_##type>(a, tg, lane, simd); break;
+    case PIANOLA_WTYPE_##type: gemm_few_rows<PIANOLA_WTYPE_##type>(a, tg, s.rows, group.y, lane, simd); break;
     if (ACT == PIANOLA_ACT_F16 && WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
         switch (WTYPE) {
             PIANOLA_EXPANDED(PIANOLA_CASE)

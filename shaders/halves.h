@@ -17,8 +17,8 @@ static inline uint padded(uint n) { return (n + PIANOLA_CHUNK - 1) / PIANOLA_CHU
 // twice the time for rows that do not.
 static inline uint halves_bytes(uint n, uint terms) { return 2 * terms * n + 128; }
 
-// few_blocks returns the number of blocks of 8 rows, 1, 2 or 4, in which gemm_few reads that many rows.
-static inline uint few_blocks(uint rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : 4; }
+// few_blocks returns the number of blocks of 8 rows, 1, 2, 4 or 8, in which gemm_few reads that many rows.
+static inline uint few_blocks(uint rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : rows <= 32 ? 4 : 8; }
 
 // PIANOLA_VECTORS is the number of vectors of a row that a thread loads at once. The
 // vectors past those of all threads are loaded twice.

@@ -590,7 +590,7 @@ typedef struct pianola_expert_sum_params {
 } pianola_expert_sum_params;
 PIANOLA_ASSERT_SIZE(pianola_expert_sum_params, 8);
 
-// gemm_halves for at most 32 rows: W is read once. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns.
+// gemm_halves for at most 64 rows: W is read once for each 32 rows. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns.
 typedef struct pianola_gemm_few_params {
     uint32_t in; // columns of W, a multiple of 8
     uint32_t out; // rows of W

@@ -230,8 +230,8 @@ func checkGPUOrder(t *testing.T, m *matrix, seed uint64) {
 	model := modelled(want.weights, halves, m.in, m.out, 2)
 	n, first := differences(want.y, model)
 	t.Logf("%s: %d of %d elements are not those of the model: %s", want.name, n, 2*m.out, first)
-	for _, rows := range []int{200, 32, 17, 9, 8, 1} {
-		got := run(rows, 128, rows <= 32, rows == 32)
+	for _, rows := range []int{200, 64, 41, 32, 17, 9, 8, 1} {
+		got := run(rows, 128, rows <= 64, rows == 32)
 		if n, first := differences(got.y, want.y); n > 0 {
 			t.Errorf("%s and %s: %d elements differ: %s", got.name, want.name, n, first)
 		}

@@ -50,7 +50,10 @@ func halvesOf(x []float32, in int, act uint32) []byte {
 
 // fewPlaces returns the number of places for rows in the order of gemm_few.
 func fewPlaces(rows int) int {
-	if rows > 16 {
+	switch {
+	case rows > 32:
+		return 64
+	case rows > 16:
 		return 32
 	}
 	return (rows + 7) / 8 * 8
@@ -123,7 +126,7 @@ func TestHalves(t *testing.T) {
 		act := pick(r, uint32(decl.ActF16), decl.ActF16x2)
 		few := act == decl.ActF16 && r.IntN(2) == 0
 		if few {
-			rows = pick(r, 1, 7, 11, 30)
+			rows = pick(r, 1, 7, 11, 30, 50)
 		}
 		terms := int(act-decl.ActF16) + 1
 		scale := pick(r, 1, 1, 1e-30, 1e-9, 1e9, 1e30)
@@ -235,7 +238,9 @@ func halvesCases() []halvesCase {
 }
 
 // few reports whether gemm_few computes the product.
-func (c *halvesCase) few() bool { return c.act == decl.ActF16 && c.rows <= 32 }
+func (c *halvesCase) few() bool {
+	return c.act == decl.ActF16 && (c.rows <= 32 || c.rows <= 64 && c.t.Quantized())
+}
 
 // ordered returns rows of halves in the order of the kernel that computes the product.
 func (c *halvesCase) ordered(rows []byte) []byte {
@@ -371,7 +376,7 @@ func TestAddRMSNormHalves(t *testing.T) {
 	for seed := range exhaustive.Pick(uint64(12), 4) {
 		r := rand.New(rand.NewPCG(seed, 19))
 		few := r.IntN(2) == 1
-		rows, n := pick(r, 1, 3, 9, 17), 8*pick(r, 1, 7, 8, 9, 40, 150)
+		rows, n := pick(r, 1, 3, 9, 17, 40), 8*pick(r, 1, 7, 8, 9, 40, 150)
 		x, delta, w := f32(normal(r, rows*n, 2)), f32(normal(r, rows*n, 1)), f32(normal(r, n, 1))
 		eps, scale, deltaScale := float32(1e-5), pick(r, float32(0), 0.5), pick(r, float32(0), 0.25)
 		run := func(c command) *outcome {

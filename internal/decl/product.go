@@ -143,20 +143,22 @@ func matmul(k Kernel) Kernel {
 // of fewRows rows.
 const (
 	halvesRow = "((act == f16 ? 128 : 256)*ceildiv(in,64) + 128)"
-	fewRows   = "(rows <= 8 ? 8 : rows <= 16 ? 16 : 32)"
-	fewDoc    = "n is in rounded up to a multiple of 64, and m is rows rounded up to 8, 16 or 32: for each 32 of n columns, for each 8 of m rows, for each row, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written"
+	fewRows   = "(rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64)"
+	fewDoc    = "n is in rounded up to a multiple of 64, and m is rows rounded up to 8, 16, 32 or 64: for each 32 of n columns, for each 8 of m rows, for each row, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written"
 	halvesDoc = "high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0"
 )
 
-// FewRows returns the number of places that rows rows, at most 32, take in the order of gemm_few.
+// FewRows returns the number of places that rows rows, at most 64, take in the order of gemm_few.
 func FewRows(rows int) int {
 	switch {
 	case rows <= 8:
 		return 8
 	case rows <= 16:
 		return 16
+	case rows <= 32:
+		return 32
 	}
-	return 32
+	return 64
 }
 
 // halves declares the conversion of inputs for gemm_halves.
@@ -164,7 +166,7 @@ var halves = Kernel{
 	Name:    "halves",
 	Doc:     "Converts the rows of an input to float16 for gemm_halves: input[r] = unit[r] * (high[r] + low[r]), with an error of at most 2^-22 of the row's largest element, or unit[r] * high[r] with 2^-11 if act is f16. unit[r] is the power of two for which the largest element has a magnitude of 1024 to 2048 units.",
 	Grid:    [3]string{"rows", "1", "1"},
-	Require: []string{"in >= 1", "in % 8 == 0", "in <= x_stride", "input == plain || input == silu_mul", "activation == silu || activation == gelu_tanh", "act == f16 || act == f16x2", "few == 0 || few == 1 && act == f16 && rows <= 32"},
+	Require: []string{"in >= 1", "in % 8 == 0", "in <= x_stride", "input == plain || input == silu_mul", "activation == silu || activation == gelu_tanh", "act == f16 || act == f16x2", "few == 0 || few == 1 && act == f16 && rows <= 64"},
 	Bindings: []Binding{
 		{Name: "x", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*((rows-1)*x_stride + in)", Doc: "rows x_stride apart"},
 		{Name: "x2", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*((rows-1)*x_stride + in)", If: "input != plain", Doc: "factor of the activation of x, rows x_stride apart"},
@@ -187,7 +189,7 @@ var addRMSNormHalves = Kernel{
 	Name:    "add_rmsnorm_halves",
 	Doc:     "add_rmsnorm, and halves with act == f16 and without an activation of what it writes: x[r] += delta_scale * delta[r]; out[r] becomes rmsnorm(x[r]) * w in float16.",
 	Grid:    [3]string{"rows", "1", "1"},
-	Require: []string{"n >= 1", "n % 8 == 0", "few == 0 || few == 1 && rows <= 32"},
+	Require: []string{"n >= 1", "n % 8 == 0", "few == 0 || few == 1 && rows <= 64"},
 	Bindings: []Binding{
 		addRMSNorm.Bindings[0], addRMSNorm.Bindings[1], addRMSNorm.Bindings[2],
 		{Name: "out", Role: Write, Shape: "[rows]", Elem: Record, Extent: "(few == 1 ? " + fewRows + " : rows)*(128*ceildiv(n,64) + 128)", Doc: "as halves writes n columns"},
@@ -259,10 +261,10 @@ const tileTGMem = "2*64*(group + (act == f16 ? 1 : 2)*row_group)"
 // gemmFew declares the product with float16 activations for a short prompt.
 var gemmFew = Kernel{
 	Name: "gemm_few",
-	Doc:  "gemm_halves for at most 32 rows: W is read once. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns.",
-	Grid: [3]string{"ceildiv(out,32)", "1", "1"},
+	Doc:  "gemm_halves for at most 64 rows: W is read once for each 32 rows. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns.",
+	Grid: [3]string{"ceildiv(out,32)", "ceildiv(rows,32)", "1"},
 	Require: []string{
-		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "act == f16", "rows <= 32", "threads == 256",
+		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "act == f16", "rows <= 64", "threads == 256",
 		"weights == tiled16 || wtype == F16 || wtype == BF16", "ahead % 256 == 0",
 	},
 	Bindings: append([]Binding{{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: fewRows + "*" + halvesRow, Doc: fewDoc}}, gemmHalves.Bindings[1:]...),

@@ -913,7 +913,7 @@ func (p ArgmaxPartParams) Put(c *table.Cmd) {
 const (
 	HalvesBindX   = 0 // r, [rows, in] float32, rows x_stride apart
 	HalvesBindX2  = 1 // r, [rows, in] float32, factor of the activation of x, rows x_stride apart
-	HalvesBindOut = 2 // w, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0; if few is 1, n is in rounded up to a multiple of 64, and m is rows rounded up to 8, 16 or 32: for each 32 of n columns, for each 8 of m rows, for each row, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written
+	HalvesBindOut = 2 // w, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0; if few is 1, n is in rounded up to a multiple of 64, and m is rows rounded up to 8, 16, 32 or 64: for each 32 of n columns, for each 8 of m rows, for each row, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written
 )
 
 // Specialisation constants of halves.
@@ -1545,7 +1545,7 @@ func (p ExpertSumParams) Put(c *table.Cmd) {
 
 // Bindings of gemm_few.
 const (
-	GEMMFewBindX = 0 // r, [rows], n is in rounded up to a multiple of 64, and m is rows rounded up to 8, 16 or 32: for each 32 of n columns, for each 8 of m rows, for each row, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written
+	GEMMFewBindX = 0 // r, [rows], n is in rounded up to a multiple of 64, and m is rows rounded up to 8, 16, 32 or 64: for each 32 of n columns, for each 8 of m rows, for each row, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written
 	GEMMFewBindW = 1 // r, [out, in] wtype, in the layout weights
 	GEMMFewBindB = 2 // r, [out] float32
 	GEMMFewBindY = 3 // w, [rows, out] float32, rows y_stride apart
