@@ -10,7 +10,8 @@ import (
 )
 
 // world is a store with sequences, and a device that holds what the rows of the pages contain. A
-// row contains a hash of all tokens up to its position, as K and V depend on them.
+// row contains a hash of all tokens up to its position, as K and V depend on them. A page with a state
+// has it in place of all rows: the hash of all tokens up to the position before it.
 type world struct {
 	st       *Store
 	seed     maphash.Seed
@@ -112,8 +113,13 @@ func (w *world) compute(r *rand.Rand, c *context, n int) error {
 	w.submit(r)
 	for kind := range w.rows {
 		for p := from; p < end; p++ {
-			w.rows[kind][int(c.tables[kind][p/Size])*Size+p%Size] = w.content(c.space, c.tokens[:p+1])
+			w.rows[kind][w.at(c, kind, p)] = w.content(c.space, c.tokens[:p+1])
 		}
+	}
+	if r.IntN(20) == 0 { // the submission has failed after it had computed everything
+		c.s.Spoil()
+		c.s.Truncate(c.s.Len())
+		return nil
 	}
 	if err := c.s.Advance(end); err != nil {
 		return err
@@ -121,7 +127,17 @@ func (w *world) compute(r *rand.Rand, c *context, n int) error {
 	if c.cached {
 		c.s.Publish(c.space, c.tokens[:end], r.IntN(3) == 0)
 	}
+	c.s.Trim()
 	return nil
+}
+
+// at returns the index of the row of a position, or of the state after it.
+func (w *world) at(c *context, kind, p int) int {
+	at := int(c.tables[kind][p/Size]) * Size
+	if w.st.pools[kind].kind.State {
+		return at
+	}
+	return at + p%Size
 }
 
 // visible returns an error if a row that the next position of a context sees is wrong.
@@ -137,7 +153,7 @@ func (w *world) visible(c *context) error {
 			if !ok {
 				return fmt.Errorf("%s: position %d of %d has no page", k.Name, p, n)
 			}
-			if w.rows[kind][int(pg)*Size+p%Size] != w.content(c.space, c.tokens[:p+1]) {
+			if w.rows[kind][w.at(c, kind, p)] != w.content(c.space, c.tokens[:p+1]) {
 				return fmt.Errorf("%s: position %d of %d in page %d is wrong", k.Name, p, n, pg)
 			}
 		}
@@ -214,7 +230,7 @@ func (w *world) check() error {
 			switch {
 			case s.refs == 0:
 				free++
-			case s.refs == 1 && s.node != nil && s.node.pins > 0:
+			case s.refs == 1 && s.node != nil && p.pins(s.node):
 				pinned++
 			case s.refs == 1 && s.node != nil:
 				cached++
@@ -331,6 +347,9 @@ func (w *world) finish() error {
 	return nil
 }
 
+// shapes is the number of shapes of pools.
+const shapes = 6
+
 // kindsOf returns pools of several shapes.
 func kindsOf(shape int) []Kind {
 	return [][]Kind{
@@ -338,14 +357,16 @@ func kindsOf(shape int) []Kind {
 		{{Name: "full", Pages: 60}, {Name: "window", Pages: 30, Window: 100}},
 		{{Name: "window", Pages: 24, Window: 64, Sinks: 4}, {Name: "full", Pages: 50}},
 		{{Name: "window", Pages: 20, Window: 130, Sinks: 70}},
-	}[shape%4]
+		{{Name: "full", Pages: 60}, {Name: "state", Pages: 14, State: true}},
+		{{Name: "state", Pages: 20, State: true}},
+	}[shape%shapes]
 }
 
 // TestRandomOperations makes 10,000 random operations on each of several shapes of pools. After each,
 // the counts must be exact and every row that a sequence still sees must have the contents of its tokens; in the end no
 // page may be left.
 func TestRandomOperations(t *testing.T) {
-	for shape := range 4 {
+	for shape := range shapes {
 		t.Run(fmt.Sprint(shape), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, kindsOf(shape))
@@ -381,7 +402,7 @@ func FuzzOperations(f *testing.F) {
 	f.Add(uint64(1), uint64(2), 50)
 	f.Add(uint64(7), uint64(3), 400)
 	f.Fuzz(func(t *testing.T, shape, seed uint64, n int) {
-		w := newWorld(t, kindsOf(int(shape%4)))
+		w := newWorld(t, kindsOf(int(shape%shapes)))
 		r := rand.New(rand.NewPCG(shape, seed))
 		for i := range max(0, min(n, 500)) {
 			if err := w.step(r); err != nil {

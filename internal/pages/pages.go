@@ -33,7 +33,15 @@ type Kind struct {
 	// Window is the number of positions that a row sees, its own included, besides the first
 	// Sinks positions. 0 means all.
 	Window, Sinks int
+	// State says that the layers have recurrent state instead of K and V. A page then holds one
+	// state: that after the last of its positions that is written, which the next position
+	// overwrites. Window and Sinks must be 0; New sets Window to 2, because a row needs the state
+	// after the position before it.
+	State bool
 }
+
+// stateWindow is the window of a kind with State.
+const stateWindow = 2
 
 // Usage is the state of a pool.
 type Usage struct {
@@ -67,6 +75,7 @@ type Store struct {
 	pools   []pool
 	tree    tree
 	copies  []Copy
+	states  bool   // some kind has State
 	owner   uint64 // number of sequences created so far
 	stats   Stats
 	version uint64 // see Version
@@ -107,8 +116,11 @@ func New(kinds []Kind) (*Store, error) {
 	st.tree.roots = map[string]*node{}
 	st.tree.lru.prev, st.tree.lru.next = &st.tree.lru, &st.tree.lru
 	for i, k := range kinds {
-		if k.Pages < 1 || int64(k.Pages) >= int64(None) || k.Window < 0 || k.Sinks < 0 {
+		if k.Pages < 1 || int64(k.Pages) >= int64(None) || k.Window < 0 || k.Sinks < 0 || k.State && k.Window+k.Sinks > 0 {
 			return nil, fmt.Errorf("pages: kind %q: %d pages, window %d, %d sinks", k.Name, k.Pages, k.Window, k.Sinks)
+		}
+		if k.State {
+			st.states, k.Window = true, stateWindow
 		}
 		p := &st.pools[i]
 		p.kind, p.pages, p.free = k, make([]page, k.Pages), make([]Page, k.Pages)
@@ -164,11 +176,20 @@ func (st *Store) copyPage(kind int, from, to Page) {
 	st.stats.Copied++
 }
 
+// pins reports whether a pin keeps the page of a node. Of the states of a pinned path, only the last one
+// is of use.
+func (p *pool) pins(n *node) bool {
+	if p.kind.State {
+		return n.ends > 0
+	}
+	return n.pins > 0
+}
+
 // tally adds n to the count to which a page belongs whose only holder is the tree.
 func (p *pool) tally(pg Page, n int) {
 	switch s := &p.pages[pg]; {
 	case s.refs != 1 || s.node == nil:
-	case s.node.pins > 0:
+	case p.pins(s.node):
 		p.pinned += n
 	default:
 		p.cached += n

@@ -73,15 +73,16 @@ func (s *Sequence) Need(kind, end int) int {
 // pageCount returns the number of pages of the first n positions.
 func pageCount(n int) int { return (n + Size - 1) / Size }
 
-// mustCopy reports whether the page of the next position holds rows on which others rely and that
-// the sequence would overwrite, or has another writer.
+// mustCopy reports whether the page of the next position holds rows or a state on which others rely and
+// that the sequence would overwrite, or has another writer.
 func (s *Sequence) mustCopy(kind int) bool {
 	row, index := s.n%Size, s.n/Size
 	if index >= len(s.tables[kind]) || s.tables[kind][index] == None {
 		return false
 	}
-	p := &s.st.pools[kind].pages[s.tables[kind][index]]
-	return p.refs > 1 && (p.writer != s.id || row < int(p.shared))
+	pool := &s.st.pools[kind]
+	p := &pool.pages[s.tables[kind][index]]
+	return p.refs > 1 && (pool.kind.State || p.writer != s.id || row < int(p.shared))
 }
 
 // Extend makes room for the positions from Len to end-1: the sequence then holds pages for them
@@ -135,8 +136,8 @@ func (s *Sequence) own(kind int) error {
 	return nil
 }
 
-// Advance records that the positions up to n are written. It releases the pages that no later row
-// sees. Extend must have made room for them.
+// Advance records that the positions up to n are written. Extend must have made room for them. Trim
+// should follow, after Publish.
 func (s *Sequence) Advance(n int) error {
 	for kind := range s.tables {
 		if n < s.n || n > len(s.tables[kind])*Size {
@@ -144,10 +145,14 @@ func (s *Sequence) Advance(n int) error {
 		}
 	}
 	s.n = n
+	return nil
+}
+
+// Trim releases the pages that no later row sees.
+func (s *Sequence) Trim() {
 	for kind := range s.tables {
 		s.releaseHidden(kind)
 	}
-	return nil
 }
 
 // hidden returns the range of pages of a kind that no row from position n on sees.
@@ -183,18 +188,32 @@ func (s *Sequence) sees(n int) bool {
 }
 
 // Truncate shortens the sequence to its first n positions and returns its new length. That is 0
-// if pages that a row at position n would see have been released. It also gives back pages that
-// Extend took and that Advance did not reach.
+// if pages that a row at position n would see have been released. With recurrent state, which is
+// kept at the ends of pages, it may be the end of the last whole page before n. It also gives back
+// pages that Extend took and that Advance did not reach.
 func (s *Sequence) Truncate(n int) int {
 	n = max(0, min(n, s.n))
-	if n < s.n && !s.sees(n) {
-		n = 0
+	if n < s.n {
+		if s.st.states {
+			n = n / Size * Size
+		}
+		if !s.sees(n) {
+			n = 0
+		}
 	}
 	for kind := range s.tables {
 		s.shorten(kind, pageCount(n))
 	}
 	s.n, s.done = n, min(s.done, n)
 	return n
+}
+
+// Spoil records that a submission has failed that may have written behind Len: it has overwritten the
+// recurrent state unless Len is the end of a page.
+func (s *Sequence) Spoil() {
+	if s.st.states && s.n%Size != 0 {
+		s.Truncate(s.n - 1)
+	}
 }
 
 // shorten releases the entries of a page table from index n on.

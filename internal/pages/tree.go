@@ -10,8 +10,9 @@ import (
 const MinPartial = 16
 
 // tree is the prefix tree: it finds the pages of the longest known beginning of a prompt. A node
-// is a block of Size tokens, after the blocks of its ancestors; a leaf may have fewer. Prompts of
-// different namespaces, such as those with different adapters, have different roots.
+// is a block of Size tokens, after the blocks of its ancestors; a leaf may have fewer, but not with
+// recurrent state, which is only at the ends of whole blocks. Prompts of different namespaces, such as
+// those with different adapters, have different roots.
 //
 // A node belongs to the sequence that computes its block until the sequence publishes it. Other
 // sequences can see that they should wait for it.
@@ -30,6 +31,7 @@ type node struct {
 	full     map[block]*node // children of Size tokens
 	children []*node         // all children
 	pins     int             // number of pins on the node and its descendants
+	ends     int             // number of pins on the node alone
 	prev     *node           // in tree.lru
 	next     *node
 }
@@ -174,10 +176,21 @@ func (t *tree) unlink(n *node) {
 // holds, and reports whether there was one. A page that all rows see cannot go without its node; of
 // a window's pages only later prompts that go on right behind the node miss it.
 func (st *Store) evict(kind int) bool {
+	if st.pools[kind].kind.State {
+		// A state is worth least where the only way on soon has another one.
+		if st.evictOf(kind, func(n *node) bool { return len(n.children) == 1 && n.children[0].pages[kind] != None }) {
+			return true
+		}
+	}
+	return st.evictOf(kind, func(*node) bool { return true })
+}
+
+// evictOf implements evict for the nodes for which of returns true.
+func (st *Store) evictOf(kind int, of func(n *node) bool) bool {
 	pool := &st.pools[kind]
 	for n := st.tree.lru.prev; n != &st.tree.lru; n = n.prev {
 		pg := n.pages[kind]
-		if pg == None || n.pins > 0 || pool.pages[pg].refs > 1 {
+		if pg == None || pool.pins(n) || pool.pages[pg].refs > 1 || !of(n) {
 			continue
 		}
 		if pool.kind.Window > 0 {
@@ -238,13 +251,16 @@ func (st *Store) Match(space string, tokens []int32) Match {
 		m.path, m.Len, n = append(m.path, c), m.Len+Size, c
 	}
 	whole := m.Len
-	if c, common := n.closest(tokens[whole:], true); common >= MinPartial {
+	if c, common := n.closest(tokens[whole:], true); common >= MinPartial && !st.states {
 		m.path, m.Len = append(m.path, c), whole+common
 	}
 	m.Len = st.resumable(m.path, m.Len)
 	m.path = m.path[:pageCount(m.Len)]
 	m.Later, m.Owner = pendingMatch(n, tokens[whole:])
-	if m.Later += whole; m.Later < m.Len+MinPartial {
+	if m.Later += whole; st.states {
+		m.Later = m.Later / Size * Size
+	}
+	if m.Later < m.Len+MinPartial {
 		m.Later, m.Owner = 0, nil
 	}
 	return m
@@ -310,9 +326,7 @@ func (s *Sequence) Adopt(space string, tokens []int32) int {
 	}
 	s.n, s.done = m.Len, m.Len/Size*Size
 	st.tree.touchPath(m.path[len(m.path)-1])
-	for kind := range st.pools {
-		s.releaseHidden(kind)
-	}
+	s.Trim()
 	return gained
 }
 
@@ -323,6 +337,9 @@ func (s *Sequence) Claim(space string, tokens []int32) {
 	n := s.st.tree.root(space)
 	for len(tokens) > 0 {
 		part := tokens[:min(Size, len(tokens))]
+		if len(part) < Size && s.st.states {
+			return
+		}
 		tokens = tokens[len(part):]
 		c := n.child(part)
 		if c == nil {
@@ -350,12 +367,13 @@ func (s *Sequence) Abandon() {
 }
 
 // Publish enters the pages of the sequence in the tree, for other sequences to share: its whole
-// pages, and with last also the written part of its last page. tokens are those of its positions.
+// pages, and with last also the written part of its last page, unless there is recurrent state. tokens
+// are those of its positions.
 // Where the tree has a page with the same contents already, the sequence takes that page and gives
 // up its own.
 func (s *Sequence) Publish(space string, tokens []int32, last bool) {
 	end := min(s.n, len(tokens))
-	if !last {
+	if last = last && !s.st.states; !last {
 		end = end / Size * Size
 	}
 	if end/Size == s.done/Size && (!last || end%Size < MinPartial || end == s.done) {
@@ -478,13 +496,15 @@ func (p *Pin) Release() {
 
 // add changes the number of pins of the path.
 func (p *Pin) add(n int) {
-	for _, c := range p.path {
+	for i, c := range p.path {
 		for kind, pg := range c.pages {
 			if pg != None {
 				p.st.pools[kind].tally(pg, -1)
 			}
 		}
-		c.pins += n
+		if c.pins += n; i == len(p.path)-1 {
+			c.ends += n
+		}
 		for kind, pg := range c.pages {
 			if pg != None {
 				p.st.pools[kind].tally(pg, 1)

@@ -40,6 +40,7 @@ func (s *Scheduler) Done(step *Step, outcomes []Outcome) (ended []*Request, err 
 			s.Cancel(r)
 			ended = append(ended, r)
 		}
+		r.Sequence.Trim()
 	}
 	return ended, nil
 }
@@ -87,10 +88,11 @@ func (s *Scheduler) pin(r *Request) {
 }
 
 // Fail ends the requests of a step whose submission failed. Their sequences keep the positions that
-// they had before the step.
+// they had before the step, as far as these are intact.
 func (s *Scheduler) Fail(step *Step) (ended []*Request) {
 	for _, r := range step.Requests() {
 		if r.state == running {
+			r.Sequence.Spoil()
 			s.Cancel(r)
 			ended = append(ended, r)
 		}
