@@ -69,7 +69,7 @@ type Options struct {
 	// Sequences is the number of sequences of a pooled table, which decodes rows of many sequences
 	// at once and implies Batching; 0 compiles a table whose sessions have a state of their own.
 	// Pages is the number of pages of 64 positions of each layer's K and V. 0 means as many as all
-	// sequences have with a full context.
+	// sequences have with a full context. The number of recurrent states follows from both.
 	Sequences, Pages int
 }
 
@@ -253,9 +253,7 @@ func newState(in Input) (*state, error) {
 	if err := s.planPool(); err != nil {
 		return nil, err
 	}
-	if err := s.planStates(); err != nil {
-		return nil, err
-	}
+	s.planStates()
 	h := table.Header{
 		Arch: cfg.Arch, Model: cfg.Name, Chip: in.Chip.Name, Device: in.Chip.Device,
 		Vocab: uint32(cfg.Vocab), Width: uint32(cfg.Width), Layers: uint32(cfg.Layers),

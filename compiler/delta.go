@@ -181,16 +181,18 @@ func (a deltaArgs) lower(l *lowering) {
 	if a.of.Negative {
 		l.set(kernels.DeltaRuleSpecDecay, decl.DecayNegative)
 	}
+	l.set(kernels.DeltaRuleSpecSequences, l.sequences())
 	tiled := uint32(0)
 	if a.of.Tiled {
 		tiled = 1
 	}
+	live, saved, tables, entries := l.states()
 	kernels.DeltaRuleParams{
 		Heads: uint32(a.of.Heads), KeyHeads: uint32(a.of.KeyHeads), KeyDim: uint32(a.of.KeyDim), ValueDim: uint32(a.of.ValueDim),
 		XStride: stride(n.in[0]), GateStride: stride(n.in[1]), Eps: deltaEps, Tiled: tiled, Group: deltaGroup,
-		Live: uint32(l.s.ring.Live), Saved: uint32(l.s.ring.Saved), Each: l.each(),
+		Live: live, Saved: saved, Each: l.each(), Tables: tables, Table: entries, Pool: l.pooled(),
 	}.Put(&l.cmd)
-	l.patch(table.PatchPosition, decl.SecondIndex)
+	l.place(table.PatchPosition, decl.SecondIndex)
 }
 
 // gatedQ emits the products of Q and of the gate of attention's output, whose rows alternate by heads in

@@ -110,6 +110,7 @@ type layerPlan struct {
 	sinks            int    // number of attention sinks
 	headDim, kvHeads int    // elements of a head, and heads of K and V
 	tables           uint32 // offset of the layer's page tables in the step block of a pooled table
+	stateTables      uint32 // offset of those of its states
 	k, v             *value
 	state            *value // of the convolution of a layer with recurrent state, which has no K and V
 	matrix           *value // of the gated delta rule or the selective state space

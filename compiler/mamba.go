@@ -129,12 +129,14 @@ func (a scanArgs) lower(l *lowering) {
 	if largest == 0 {
 		largest = math.MaxFloat32
 	}
+	l.set(kernels.SSMScanSpecSequences, l.sequences())
+	live, saved, tables, entries := l.states()
 	kernels.SSMScanParams{
 		Heads: uint32(a.of.Heads), Groups: uint32(a.of.Groups), HeadDim: uint32(a.of.HeadDim), StateDim: uint32(a.of.State),
 		XStride: stride(n.in[0]), StepStride: stride(n.in[1]), StepMin: a.of.StepMin, StepMax: largest, Group: scanGroup,
-		Live: uint32(l.s.ring.Live), Saved: uint32(l.s.ring.Saved), Each: l.each(),
+		Live: live, Saved: saved, Each: l.each(), Tables: tables, Table: entries, Pool: l.pooled(),
 	}.Put(&l.cmd)
-	l.patch(table.PatchPosition, decl.SecondIndex)
+	l.place(table.PatchPosition, decl.SecondIndex)
 }
 
 // gatedNormArgs holds the arguments of gated_norm: out[0] is multiplied by silu(in[0]), and its groups

@@ -42,7 +42,7 @@ func OptionsOf(t *table.Table) (Options, error) {
 			o.Sequences = number()
 		case "pages":
 			o.Pages = number()
-		case "rows", "kinds", "live-states", "saved-states":
+		case "rows", "kinds", "states", "live-states", "saved-states":
 			// They follow from the model, the chip, the context and the number of sequences.
 		case "draft":
 			o.Draft = number()

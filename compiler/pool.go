@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/recurrent"
 	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -15,7 +16,17 @@ type poolError struct{ What string }
 func (e *poolError) Error() string { return "compiler: a table for many sequences: " + e.What }
 
 // poolKind is a kind of layers, which see the same positions and share page tables.
-type poolKind struct{ window, sinks int }
+type poolKind struct {
+	window, sinks int
+	state         bool // layers with recurrent state
+}
+
+// stateKind is the kind of layers with recurrent state. A layer that has attention too is also of another.
+var stateKind = poolKind{state: true}
+
+// poolStateBudget bounds the bytes of the states of a pooled table, of all layers together, unless its
+// sequences need more.
+const poolStateBudget = 1 << 30
 
 // planPool checks the options of a pooled table and plans its step block.
 func (s *state) planPool() error {
@@ -32,11 +43,15 @@ func (s *state) planPool() error {
 		l.Pages = l.Sequences * l.Table
 	}
 	for i := range s.cfg.Layers {
-		if k := s.kindOf(i); s.kindIndex(k) < 0 {
+		if k := s.kindOf(i); s.cfg.Layer[i].Attends() && s.kindIndex(k) < 0 {
 			s.kinds = append(s.kinds, k)
 		}
 	}
+	if s.cfg.Recurrent() {
+		s.kinds = append(s.kinds, stateKind)
+	}
 	l.Kinds = len(s.kinds)
+	l.States = s.poolStates(&l)
 	for _, n := range s.batchClasses() {
 		l.Rows = max(l.Rows, n)
 	}
@@ -47,12 +62,23 @@ func (s *state) planPool() error {
 	return nil
 }
 
-// kindOf returns the kind of a layer.
+// poolStates returns the number of states of a pooled table. A sequence needs the state that it begins
+// with, and at a border another one; a prompt needs those at the borders of a chunk. More are for
+// beginnings of prompts that may come again, at most as many as there are pages.
+func (s *state) poolStates(l *sequence.Layout) int {
+	if !s.cfg.Recurrent() {
+		return 0
+	}
+	need := 2*l.Sequences + ceil(s.in.Chip.PrefillChunk, recurrent.Border) + 3
+	return min(l.Pages, max(need, int(poolStateBudget/s.stateBytes())))
+}
+
+// kindOf returns the kind of a layer's attention.
 func (s *state) kindOf(layer int) poolKind {
 	if w := s.cfg.Layer[layer].Window; w > 0 {
 		return poolKind{window: w}
 	}
-	return poolKind{s.in.Options.KVWindow, s.in.Options.KVSinks}
+	return poolKind{window: s.in.Options.KVWindow, sinks: s.in.Options.KVSinks}
 }
 
 func (s *state) kindIndex(k poolKind) int {
@@ -89,8 +115,11 @@ func (s *state) planPages(l *layerPlan) {
 	k := s.kindOf(l.index)
 	l.window, l.sinks = k.window, k.sinks
 	l.cap = s.pool.Pages * sequence.PagePositions
-	l.tables = uint32(s.pool.TablesAt(s.kindIndex(k)))
+	l.tables = s.tablesOf(k)
 }
+
+// tablesOf returns the offset of the page tables of a kind in the step block.
+func (s *state) tablesOf(k poolKind) uint32 { return uint32(s.pool.TablesAt(s.kindIndex(k))) }
 
 // batches adds the programs that decode a batch, for each class of rows.
 func (s *state) batches() error {

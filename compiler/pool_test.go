@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +18,11 @@ import (
 // TestPooled compiles pooled tables of every family for every kind of device. Validate checks that all
 // programs have the same arithmetic, and that the page tables are within the step block.
 func TestPooled(t *testing.T) {
-	for _, path := range tiny(t) {
+	paths, hybrids := tiny(t), []string{"lfm2", "qwen3_5_one", "falcon_h1"}
+	for _, name := range hybrids {
+		paths = append(paths, testmodels.Path(t, filepath.Join("..", "testdata", "variants", name)))
+	}
+	for _, path := range paths {
 		if strings.HasSuffix(path, ".gguf") {
 			continue // the other file format gives the same graph
 		}
@@ -29,7 +34,7 @@ func TestPooled(t *testing.T) {
 					t.Fatalf("%s, %s, %+v: %v", path, c, o, faults[0])
 				}
 				l, ok := sequence.Of(tab.Header.Options, 130)
-				if !ok || l.Sequences != o.Sequences || l.Table != 3 || o.Pages != 0 && l.Pages != o.Pages {
+				if !ok || l.Sequences != o.Sequences || l.Table != 3 || o.Pages != 0 && l.Pages != o.Pages || (l.States > 0) != slices.Contains(hybrids, filepath.Base(path)) || l.States > l.Pages {
 					t.Errorf("%s, %s, %+v: layout %+v", path, c, o, l)
 				}
 				got, err := OptionsOf(tab)
@@ -68,11 +73,24 @@ func TestPooledRefused(t *testing.T) {
 // TestPooledFaults checks that Validate refuses pooled tables whose commands leave the step block, or whose
 // sequences differ from the table's.
 func TestPooledFaults(t *testing.T) {
-	path := testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "llama"))
+	llama := testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "llama"))
+	hybrid := testmodels.Path(t, filepath.Join("..", "testdata", "variants", "qwen3_5_one"))
 	for name, c := range map[string]struct {
 		change func(tab *table.Table, c *table.Cmd, k *decl.Kernel)
 		want   string
 	}{
+		"delta_rule: states": {func(_ *table.Table, c *table.Cmd, k *decl.Kernel) { setParam(c, k, "saved", 23) }, "23 saved states"},
+		"delta_rule: ring":   {func(_ *table.Table, c *table.Cmd, k *decl.Kernel) { setParam(c, k, "live", 2) }, "live == 0"},
+		"delta_rule: each":   {func(_ *table.Table, c *table.Cmd, k *decl.Kernel) { setParam(c, k, "each", 1) }, "each == 0"},
+		"delta_rule: tables": {func(_ *table.Table, c *table.Cmd, k *decl.Kernel) { setParam(c, k, "tables", 1<<20) }, "its page tables"},
+		"causal_conv: table": {func(_ *table.Table, c *table.Cmd, k *decl.Kernel) { setParam(c, k, "table", 2) }, "table*64 >= context"},
+		"causal_conv: no states": {func(tab *table.Table, c *table.Cmd, k *decl.Kernel) {
+			tab.Header.Options = regexp.MustCompile(` states=\d+`).ReplaceAllString(tab.Header.Options, "")
+		}, "saved states"},
+		"causal_conv: own": {func(tab *table.Table, c *table.Cmd, k *decl.Kernel) {
+			i, _ := k.Spec("sequences")
+			tab.Specs[c.Spec].Values[i] = decl.SequencesOwn
+		}, "does not hold"},
 		"tables": {func(_ *table.Table, c *table.Cmd, k *decl.Kernel) { setParam(c, k, "tables", 1<<20) }, "its page tables"},
 		"rows":   {func(_ *table.Table, c *table.Cmd, k *decl.Kernel) { setParam(c, k, "tables", 64) }, "its page tables"},
 		"pool":   {func(_ *table.Table, c *table.Cmd, k *decl.Kernel) { setParam(c, k, "pool", 7) }, "7 sequences"},
@@ -86,10 +104,14 @@ func TestPooledFaults(t *testing.T) {
 			tab.Specs[c.Spec].Values[i] = decl.SequencesMany
 		}, ""},
 	} {
+		path, kernel := llama, "attn"
+		if of, _, ok := strings.Cut(name, ":"); ok {
+			path, kernel = hybrid, of
+		}
 		tab := mustCompile(t, input(t, path, "cpu", Options{Sequences: 8, Context: 130}))
 		for i := range tab.Cmds {
 			k, _ := decl.Lookup(tab.Cmds[i].Kernel)
-			if k.Name == "attn" {
+			if k.Name == kernel {
 				c.change(tab, &tab.Cmds[i], k)
 				break
 			}

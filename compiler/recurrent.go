@@ -31,31 +31,36 @@ func (s *state) stateSizes(layer int) (conv, matrix int) {
 
 // planStates determines the entries of the slots with recurrent state. The states at all borders of the
 // context are kept if the budget allows. A program that may take back rows stores the state after each
-// row, besides the one that it begins with and those of a next replay that is cut short.
-func (s *state) planStates() error {
-	if !s.cfg.Recurrent() {
-		return nil
-	}
-	if s.in.Options.Sequences > 0 {
-		return &poolError{"layers with recurrent state are not supported yet"}
-	}
-	size := uint64(0)
-	for i := range s.cfg.Layers {
-		conv, matrix := s.stateSizes(i)
-		size += 4 * uint64(conv+matrix)
+// row, besides the one that it begins with and those of a next replay that is cut short. The states of a
+// pooled table are in pages instead.
+func (s *state) planStates() {
+	if !s.cfg.Recurrent() || s.pool != nil {
+		return
 	}
 	borders := uint64(ceil(s.in.Options.Context, recurrent.Border))
-	s.ring = recurrent.Ring{Live: recurrent.MinLive, Saved: int(max(1, min(borders, stateBudget/size)))}
+	s.ring = recurrent.Ring{Live: recurrent.MinLive, Saved: int(max(1, min(borders, stateBudget/s.stateBytes())))}
 	if s.in.Options.Draft > 0 {
 		s.ring.Live = s.in.Options.Draft + 2
 	}
-	return nil
+}
+
+// stateBytes returns the bytes of a state of all layers together.
+func (s *state) stateBytes() (n uint64) {
+	for i := range s.cfg.Layers {
+		conv, matrix := s.stateSizes(i)
+		n += 4 * uint64(conv+matrix)
+	}
+	return n
 }
 
 // planState creates the slots of a layer with recurrent state.
 func (s *state) planState(l *layerPlan) {
+	entries := s.ring.Entries()
+	if s.pool != nil {
+		entries, l.stateTables = s.pool.States, s.tablesOf(stateKind)
+	}
 	slot := func(name string, size int) *value {
-		return s.slot(fmt.Sprintf("%s.%d", name, l.index), table.SlotState, table.ScopeSession, 4*uint64(size)*uint64(s.ring.Entries()))
+		return s.slot(fmt.Sprintf("%s.%d", name, l.index), table.SlotState, table.ScopeSession, 4*uint64(size)*uint64(entries))
 	}
 	conv, matrix := s.stateSizes(l.index)
 	if l.state = slot("state", conv); matrix > 0 {
@@ -127,11 +132,21 @@ func (a convArgs) lower(l *lowering) {
 	l.bind(kernels.CausalConvBindOut, n.out[1])
 	l.set(kernels.CausalConvSpecConv, a.form)
 	l.flag(kernels.CausalConvSpecBias, a.bias != nil)
+	l.set(kernels.CausalConvSpecSequences, l.sequences())
+	live, saved, tables, entries := l.states()
 	kernels.CausalConvParams{
 		N: uint32(n.out[1].width), Taps: uint32(a.taps), XStride: stride(n.in[0]), Group: convGroup,
-		Live: uint32(l.s.ring.Live), Saved: uint32(l.s.ring.Saved), Each: l.each(),
+		Live: live, Saved: saved, Each: l.each(), Tables: tables, Table: entries, Pool: l.pooled(),
 	}.Put(&l.cmd)
-	l.patch(table.PatchPosition, decl.SecondIndex)
+	l.place(table.PatchPosition, decl.SecondIndex)
+}
+
+// states returns the parameters of kernels with recurrent state: live, saved, tables and table.
+func (l *lowering) states() (live, saved, tables, entries uint32) {
+	if l.s.pool != nil {
+		return 0, uint32(l.s.pool.States), l.n.layer.stateTables, uint32(l.s.pool.Table)
+	}
+	return uint32(l.s.ring.Live), uint32(l.s.ring.Saved), 0, 0
 }
 
 // each returns 1 if the program may take back rows, so that it has to store the state after each.

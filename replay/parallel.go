@@ -76,8 +76,9 @@ type parallel struct {
 // Occupancy is the load of a model for many sequences.
 type Occupancy struct {
 	Running, Waiting int // calls that are in the batch, and that wait for a place in it
-	// Pages is the number of KV pages, UsedPages those of the contexts, and CachedPages those that
-	// are kept for prompts with the same beginning and are given up if need be.
+	// Pages is the number of KV pages, and of pages with recurrent state; UsedPages are those of the
+	// contexts, and CachedPages those that are kept for prompts with the same beginning and are given
+	// up if need be.
 	Pages, UsedPages, CachedPages int
 	// PromptTokens counts the tokens of prompts so far, FoundTokens those of them whose pages were
 	// found when the prompt was admitted.

@@ -182,7 +182,10 @@ func TestParallelInvariance(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		o    compiler.Options
-	}{{"llama", compiler.Options{}}, {"llama", compiler.Options{KV: "q8_0"}}, {"gemma2", compiler.Options{}}, {"gemma2", compiler.Options{KV: "q8_0"}}} {
+	}{
+		{"llama", compiler.Options{}}, {"llama", compiler.Options{KV: "q8_0"}}, {"gemma2", compiler.Options{}}, {"gemma2", compiler.Options{KV: "q8_0"}},
+		{"../variants/lfm2", compiler.Options{}}, {"../variants/qwen3_5_one", compiler.Options{}},
+	} {
 		t.Run(c.name, func(t *testing.T) {
 			testInvariance(t, exhaustive.Pick(500, 60), c.o, func(o compiler.Options) *replay.Model {
 				if o.Sequences == 0 {
@@ -282,7 +285,7 @@ func TestParallelRefused(t *testing.T) {
 // TestParallelRollover lets contexts roll over in many sessions at once, with few pages. Each gets the tokens
 // that it gets alone from a model for batching.
 func TestParallelRollover(t *testing.T) {
-	for _, name := range []string{"llama", "gemma3_text"} {
+	for _, name := range []string{"llama", "gemma3_text", "../variants/qwen3_5_equal"} {
 		t.Run(name, func(t *testing.T) {
 			o := compiler.Options{Context: 100, Batching: true, LogProbs: true}
 			alone := parallelModel(t, name, o, replay.LoadOptions{})

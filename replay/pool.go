@@ -67,11 +67,19 @@ func (c *choice) program() int {
 	return 0
 }
 
-// pageCache is one layer's K or V in its slot: planes of pages.
+// pageCache is one layer's K or V, or its states, in its slot: planes of pages.
 type pageCache struct {
 	kind   int
 	slot   uint32
 	planes []plane
+}
+
+// size returns the bytes of a page.
+func (c *pageCache) size() (n uint64) {
+	for _, pl := range c.planes {
+		n += pl.page
+	}
+	return n
 }
 
 // plane is the place of the first page of a plane, and the size of a page.
@@ -117,8 +125,8 @@ func (m *Model) newPool(l sequence.Layout) (*pool, error) {
 	return p, m.dev.Reserve(p.id, int(m.t.Header.Context))
 }
 
-// findCaches finds the kind and the planes of each KV cache, and what the layers of each kind see,
-// in the commands that use them.
+// findCaches finds the kind and the planes of each KV cache and of each slot with states, and what the
+// layers of each kind see, in the commands that use them.
 func (p *pool) findCaches() error {
 	t := p.m.t
 	known := map[uint32]bool{}
@@ -156,21 +164,49 @@ func (p *pool) findCaches() error {
 			}
 		}
 		for _, b := range c.Bind[:c.Bindings] {
-			if uint64(b.Slot) >= uint64(len(t.Slots)) || t.Slots[b.Slot].Kind != table.SlotKV || known[b.Slot] {
+			if uint64(b.Slot) >= uint64(len(t.Slots)) || known[b.Slot] {
+				continue
+			}
+			cache := pageCache{kind: kind, slot: b.Slot}
+			switch t.Slots[b.Slot].Kind {
+			case table.SlotKV:
+				offset := uint64(0)
+				for _, row := range decl.KVRowPlanes(spec("kv"), int(spec("head_dim"))) {
+					if size := uint64(param("kv_heads")) * pages.Size * row; size > 0 {
+						cache.planes = append(cache.planes, plane{offset, size})
+						offset += size * uint64(p.layout.Pages)
+					}
+				}
+			case table.SlotState:
+				cache.planes = []plane{{0, t.Slots[b.Slot].Size / uint64(max(p.layout.States, 1))}}
+			default:
 				continue
 			}
 			known[b.Slot] = true
-			cache, offset := pageCache{kind: kind, slot: b.Slot}, uint64(0)
-			for _, row := range decl.KVRowPlanes(spec("kv"), int(spec("head_dim"))) {
-				if size := uint64(param("kv_heads")) * pages.Size * row; size > 0 {
-					cache.planes = append(cache.planes, plane{offset, size})
-					offset += size * uint64(p.layout.Pages)
-				}
-			}
-			if offset != t.Slots[b.Slot].Size {
-				return fmt.Errorf("replay: slot %s has %d bytes, its pages %d", t.Slots[b.Slot].Name, t.Slots[b.Slot].Size, offset)
-			}
 			p.caches = append(p.caches, cache)
+		}
+	}
+	return p.checkCaches()
+}
+
+// checkCaches sets the kinds of layers with recurrent state. It returns an error if a kind has other layers
+// too, or a slot is larger or smaller than its pages.
+func (p *pool) checkCaches() error {
+	state, kv := make([]bool, len(p.kinds)), make([]bool, len(p.kinds))
+	for i := range p.caches {
+		c := &p.caches[i]
+		slot, count := &p.m.t.Slots[c.slot], p.layout.Pages
+		if slot.Kind == table.SlotState {
+			count, state[c.kind] = p.layout.States, true
+			p.kinds[c.kind] = pages.Kind{Name: p.kinds[c.kind].Name, Pages: count, State: true}
+		} else {
+			kv[c.kind] = true
+		}
+		if state[c.kind] && kv[c.kind] {
+			return fmt.Errorf("replay: slot %s: its kind of layers has K and V, and states", slot.Name)
+		}
+		if n := c.size(); n*uint64(count) != slot.Size {
+			return fmt.Errorf("replay: slot %s has %d bytes, its %d pages %d each", slot.Name, slot.Size, count, n)
 		}
 	}
 	return nil
@@ -210,9 +246,7 @@ func (p *pool) Discard(kind int, free []pages.Page) error {
 func (p *pool) pageBytes(kind int) (n uint64) {
 	for i := range p.caches {
 		if p.caches[i].kind == kind {
-			for _, pl := range p.caches[i].planes {
-				n += pl.page
-			}
+			n += p.caches[i].size()
 		}
 	}
 	return n

@@ -24,7 +24,7 @@ static inline void conv_store(device float *out, device const float *x, uint row
 
 // A thread computes one channel. The first threadgroup of a channel computes the rows that depend on
 // the state, and stores states: they may replace the one that it has read. Each of the others computes
-// one row.
+// one row. In a batch, every row depends on a state of its own.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void causal_conv(
         device const float *x               [[buffer(0)]],
@@ -42,15 +42,22 @@ kernel void causal_conv(
         return;
     }
     const uint past = min(p.taps, uint(PIANOLA_TAPS)) - 1; // rows of a state
-    if (group.y != 0 && group.y + past - 1 >= s.rows) {
+    const bool many = SEQUENCES == PIANOLA_SEQUENCES_MANY;
+    if (many ? group.y >= s.rows : group.y != 0 && group.y + past - 1 >= s.rows) {
         return;
     }
+    const uint r0 = many ? group.y : 0;
+    if (row_stopped(step, r0, SEQUENCES)) {
+        return;
+    }
+    const stretch at = row_stretch(step, r0, SEQUENCES, s.index, s.rows);
+    const states of = row_states(step, r0, SEQUENCES, p.tables, p.table, p.pool, p.live, p.saved);
     const ulong size = ulong(past) * p.n;
     const uint last = min(p.n, (group.x + 1) * p.group);
     for (uint c = group.x * p.group + tid; c < last; c += simds * 32) {
         device const float *taps = w + ulong(c) * p.taps;
         const float add = BIAS != 0 ? bias[c] : 0.0f;
-        if (group.y != 0) {
+        if (!many && group.y != 0) {
             const uint row = group.y + past - 1;
             float y = add;
             for (uint t = 0; t <= past; t++) {
@@ -61,31 +68,30 @@ kernel void causal_conv(
         }
         // The state before the first row, right-aligned.
         float before[PIANOLA_TAPS - 1];
-        device const float *from = state + size * state_entry(s.index, p.live, p.saved) + c;
+        device const float *from = state + size * of.entry(at.begin) + c;
         PIANOLA_UNROLL
         for (uint t = 0; t < PIANOLA_TAPS - 1; t++) {
             const uint skip = PIANOLA_TAPS - 1 - past;
-            before[t] = t >= skip && s.index != 0 ? from[ulong(t - skip) * p.n] : 0.0f;
+            before[t] = t >= skip && at.begin != 0 ? from[ulong(t - skip) * p.n] : 0.0f;
         }
-        for (uint row = 0; row < min(past, s.rows); row++) {
+        for (uint row = 0; row < min(past, at.rows); row++) {
             float y = add;
             PIANOLA_UNROLL
             for (uint t = 0; t < PIANOLA_TAPS - 1; t++) {
-                const uint at = t + past + 1 - PIANOLA_TAPS; // the tap of before[t] at row 0
+                const uint tap = t + past + 1 - PIANOLA_TAPS; // of before[t] at row 0
                 if (t + past + 1 >= PIANOLA_TAPS + row) {
-                    y += taps[at - row] * before[t];
+                    y += taps[tap - row] * before[t];
                 }
             }
             for (uint r = 0; r <= row; r++) {
-                y += taps[past - row + r] * conv_input(x, r, p.x_stride, p.n, c, CONV);
+                y += taps[past - row + r] * conv_input(x, at.first + r, p.x_stride, p.n, c, CONV);
             }
-            conv_store(out, x, row, p.x_stride, p.n, c, CONV, y);
+            conv_store(out, x, at.first + row, p.x_stride, p.n, c, CONV, y);
         }
-        const uint end = s.index + s.rows;
-        for (uint position = s.index; position < end;) {
-            position = next_stored(position, end, p.each);
-            const uint rows = position - s.index; // rows before the position
-            device float *to = state + size * state_entry(position, p.live, p.saved) + c;
+        for (uint position = at.begin; position < at.end;) {
+            position = next_stored(position, at.end, p.each);
+            const uint rows = position - at.begin; // rows before the position
+            device float *to = state + size * of.entry(position) + c;
             // The last inputs before the position: those of rows, and before them of the state.
             PIANOLA_UNROLL
             for (uint t = 0; t < PIANOLA_TAPS - 1; t++) {
@@ -95,7 +101,7 @@ kernel void causal_conv(
                 }
             }
             for (uint r = rows - min(rows, past); r < rows; r++) {
-                to[ulong(r + past - rows) * p.n] = conv_input(x, r, p.x_stride, p.n, c, CONV);
+                to[ulong(r + past - rows) * p.n] = conv_input(x, at.first + r, p.x_stride, p.n, c, CONV);
             }
         }
     }

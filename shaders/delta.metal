@@ -5,7 +5,7 @@
 #define PIANOLA_KEYS 8
 
 // A SIMD group computes one element of a head's values: its row of the state, of which each lane holds
-// every 32nd element, at all rows of the chunk.
+// every 32nd element, at all rows of the chunk, or at one row of a batch.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void delta_rule(
         device const float *x               [[buffer(0)]],
@@ -23,6 +23,11 @@ kernel void delta_rule(
     if (!begins(step)) {
         return;
     }
+    if (group.z >= (SEQUENCES == PIANOLA_SEQUENCES_MANY ? s.rows : 1) || row_stopped(step, group.z, SEQUENCES)) {
+        return;
+    }
+    const stretch at = row_stretch(step, group.z, SEQUENCES, s.index, s.rows);
+    const states of = row_states(step, group.z, SEQUENCES, p.tables, p.table, p.pool, p.live, p.saved);
     const uint head = group.y;
     const uint key_head = p.tiled != 0 ? head % p.key_heads : head / (p.heads / p.key_heads);
     const uint keys = p.key_heads * p.key_dim; // elements of all keys
@@ -33,15 +38,14 @@ kernel void delta_rule(
     const uint last = min(p.value_dim, (group.x + 1) * p.group);
     for (uint i = group.x * p.group + simd; i < last; i += simds) {
         const ulong row = (ulong(head) * p.value_dim + i) * p.key_dim;
-        device const float *from = state + size * state_entry(s.index, p.live, p.saved) + row;
+        device const float *from = state + size * of.entry(at.begin) + row;
         float h[PIANOLA_KEYS];
         PIANOLA_UNROLL
         for (uint j = 0; j < PIANOLA_KEYS; j++) {
-            h[j] = s.index != 0 && lane + 32 * j < p.key_dim ? from[lane + 32 * j] : 0.0f;
+            h[j] = at.begin != 0 && lane + 32 * j < p.key_dim ? from[lane + 32 * j] : 0.0f;
         }
-        const uint end = s.index + s.rows;
-        uint stored = next_stored(s.index, end, p.each);
-        for (uint r = 0; r < s.rows; r++) {
+        uint stored = next_stored(at.begin, at.end, p.each);
+        for (uint r = at.first; r < at.first + at.rows; r++) {
             device const float *in = x + ulong(r) * p.x_stride;
             device const float *qs = in + key_head * p.key_dim;
             device const float *ks = qs + keys;
@@ -52,9 +56,9 @@ kernel void delta_rule(
             float kh = 0.0f;
             PIANOLA_UNROLL
             for (uint j = 0; j < PIANOLA_KEYS; j++) {
-                const uint at = lane + 32 * j;
-                q[j] = at < p.key_dim ? qs[at] : 0.0f;
-                k[j] = at < p.key_dim ? ks[at] : 0.0f;
+                const uint e = lane + 32 * j;
+                q[j] = e < p.key_dim ? qs[e] : 0.0f;
+                k[j] = e < p.key_dim ? ks[e] : 0.0f;
                 qq += q[j] * q[j];
                 kk += k[j] * k[j];
                 kh += k[j] * h[j];
@@ -78,15 +82,15 @@ kernel void delta_rule(
             if (lane == 0) {
                 out[(ulong(r) * p.heads + head) * p.value_dim + i] = y;
             }
-            if (s.index + r + 1 == stored) {
-                device float *to = state + size * state_entry(stored, p.live, p.saved) + row;
+            if (at.begin + r - at.first + 1 == stored) {
+                device float *to = state + size * of.entry(stored) + row;
                 PIANOLA_UNROLL
                 for (uint j = 0; j < PIANOLA_KEYS; j++) {
                     if (lane + 32 * j < p.key_dim) {
                         to[lane + 32 * j] = h[j];
                     }
                 }
-                stored = next_stored(stored, end, p.each);
+                stored = next_stored(stored, at.end, p.each);
             }
         }
     }

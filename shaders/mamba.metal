@@ -6,7 +6,7 @@
 #define PIANOLA_COLUMNS 8
 
 // A SIMD group computes one element of a head: its row of the state, of which each lane holds every 32nd
-// element, at all rows of the chunk.
+// element, at all rows of the chunk, or at one row of a batch.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void ssm_scan(
         device const float *x               [[buffer(0)]],
@@ -24,6 +24,11 @@ kernel void ssm_scan(
     if (!begins(step)) {
         return;
     }
+    if (group.z >= (SEQUENCES == PIANOLA_SEQUENCES_MANY ? s.rows : 1) || row_stopped(step, group.z, SEQUENCES)) {
+        return;
+    }
+    const stretch at = row_stretch(step, group.z, SEQUENCES, s.index, s.rows);
+    const states of = row_states(step, group.z, SEQUENCES, p.tables, p.table, p.pool, p.live, p.saved);
     const uint head = group.y;
     const ulong size = ulong(p.heads) * p.head_dim * p.state_dim;
     const uint b_at = p.heads * p.head_dim + head / (p.heads / p.groups) * p.state_dim;
@@ -32,15 +37,14 @@ kernel void ssm_scan(
     const uint last = min(p.head_dim, (group.x + 1) * p.group);
     for (uint i = group.x * p.group + simd; i < last; i += simds) {
         const ulong row = (ulong(head) * p.head_dim + i) * p.state_dim;
-        device const float *from = state + size * state_entry(s.index, p.live, p.saved) + row;
+        device const float *from = state + size * of.entry(at.begin) + row;
         float h[PIANOLA_COLUMNS];
         PIANOLA_UNROLL
         for (uint j = 0; j < PIANOLA_COLUMNS; j++) {
-            h[j] = s.index != 0 && lane + 32 * j < p.state_dim ? from[lane + 32 * j] : 0.0f;
+            h[j] = at.begin != 0 && lane + 32 * j < p.state_dim ? from[lane + 32 * j] : 0.0f;
         }
-        const uint end = s.index + s.rows;
-        uint stored = next_stored(s.index, end, p.each);
-        for (uint r = 0; r < s.rows; r++) {
+        uint stored = next_stored(at.begin, at.end, p.each);
+        for (uint r = at.first; r < at.first + at.rows; r++) {
             device const float *in = x + ulong(r) * p.x_stride;
             device const float *b = in + b_at;
             device const float *c = b + p.groups * p.state_dim;
@@ -61,15 +65,15 @@ kernel void ssm_scan(
             if (lane == 0) {
                 out[(ulong(r) * p.heads + head) * p.head_dim + i] = y + pass * v;
             }
-            if (s.index + r + 1 == stored) {
-                device float *to = state + size * state_entry(stored, p.live, p.saved) + row;
+            if (at.begin + r - at.first + 1 == stored) {
+                device float *to = state + size * of.entry(stored) + row;
                 PIANOLA_UNROLL
                 for (uint j = 0; j < PIANOLA_COLUMNS; j++) {
                     if (lane + 32 * j < p.state_dim) {
                         to[lane + 32 * j] = h[j];
                     }
                 }
-                stored = next_stored(stored, end, p.each);
+                stored = next_stored(stored, at.end, p.each);
             }
         }
     }

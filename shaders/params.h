@@ -681,17 +681,20 @@ typedef struct pianola_latent_kv_params {
 } pianola_latent_kv_params;
 PIANOLA_ASSERT_SIZE(pianola_latent_kv_params, 48);
 
-// A causal convolution of each channel over positions: y[r, c] = bias[c] + sum over t of w[c, t] * u[r - taps + 1 + t, c], where the rows of u before row 0 are the state. If conv == gated, a row of x consists of B, C and V with n elements each, u = B * V and out = C * y. If conv == silu, u = x and out = y * sigmoid(y). The state at position p, which depends on the rows before p, is zeros if p == 0. Otherwise it is in entry live + (p/64) mod saved if p is a multiple of 64, and in entry p mod live if not. The kernel reads the state at pos and stores the states at the multiples of 64 that the active rows reach, the state after the last active row, and with each == 1 the state after every active row.
+// A causal convolution of each channel over positions: y[r, c] = bias[c] + sum over t of w[c, t] * u[r - taps + 1 + t, c], where the rows of u before row 0 are the state. If conv == gated, a row of x consists of B, C and V with n elements each, u = B * V and out = C * y. If conv == silu, u = x and out = y * sigmoid(y). The state at position p, which depends on the rows before p, is zeros if p == 0. Otherwise it is in entry live + (p/64) mod saved if p is a multiple of 64, and in entry p mod live if not. The kernel reads the state at pos and stores the states at the multiples of 64 that the active rows reach, the state after the last active row, and with each == 1 the state after every active row. In a pooled table, an entry is a page, and the state at position p is in the page that entry (p-1)/64 of the sequence's page table names; page numbers are clamped. With sequences == many, each row belongs to a sequence of its own, which has one active row at the position of the row record, and nothing is computed for a row that has stopped.
 typedef struct pianola_causal_conv_params {
     uint32_t n; // channels
     uint32_t taps; // positions that a convolution covers
     uint32_t x_stride; // elements from one row of x to the next
     uint32_t group; // channels that a threadgroup computes
-    uint32_t live; // entries of states at positions that are no borders
-    uint32_t saved; // entries of states at borders
+    uint32_t live; // entries of states at positions that are no borders; 0 in a pooled table
+    uint32_t saved; // entries of states at borders; in a pooled table, the pages
     uint32_t each; // 1 if the state after each row is stored; 0: at borders and after the last row
+    uint32_t tables; // offset of the page tables in the step block, in a pooled table
+    uint32_t table; // pages in the page table of a sequence, in a pooled table
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
 } pianola_causal_conv_params;
-PIANOLA_ASSERT_SIZE(pianola_causal_conv_params, 28);
+PIANOLA_ASSERT_SIZE(pianola_causal_conv_params, 40);
 
 // Chooses the used experts with the best ranks of each row, sorted by rank, the lowest id first among equal ranks. NaN counts as less than any number. The score of an expert is the sigmoid of its logit, or else the softmax over all experts; its rank is the score (+ bias). With groups > 1, consecutive experts form groups, and only those of the top_groups groups with the best values are candidates. The value of a group is the best rank of its experts, or with best == 2 the sum of the best two. The weights are scale * score, divided by the sum of the chosen experts' scores unless over == all, and with factors multiplied by those of the experts.
 typedef struct pianola_route_scored_params {
@@ -715,7 +718,7 @@ typedef struct pianola_scale_rows_params {
 } pianola_scale_rows_params;
 PIANOLA_ASSERT_SIZE(pianola_scale_rows_params, 20);
 
-// The gated delta rule. A row of x consists of Q and K of key_heads heads with key_dim elements and V of heads heads with value_dim. Head h uses Q and K of head h % key_heads if tiled == 1, else of head h / (heads/key_heads). Each head has a state S [value_dim, key_dim]. For each row, q = l2norm(Q) / sqrt(key_dim), k = l2norm(K), beta = sigmoid(gates[r, h]), and S decays: S *= exp(-rate * log(1 + exp(gates[r, heads + h] + w[1, h]))), where rate = exp(w[0, h]) if decay == log, and -w[0, h] if decay == negative. Then S += beta * (V - S k) k^T, and out[r, h] = S q. The state at position p, which depends on the rows before p, is zeros if p == 0. Otherwise it is in entry live + (p/64) mod saved if p is a multiple of 64, and in entry p mod live if not. The kernel reads the state at pos and stores the states at the multiples of 64 that the active rows reach, the state after the last active row, and with each == 1 the state after every active row.
+// The gated delta rule. A row of x consists of Q and K of key_heads heads with key_dim elements and V of heads heads with value_dim. Head h uses Q and K of head h % key_heads if tiled == 1, else of head h / (heads/key_heads). Each head has a state S [value_dim, key_dim]. For each row, q = l2norm(Q) / sqrt(key_dim), k = l2norm(K), beta = sigmoid(gates[r, h]), and S decays: S *= exp(-rate * log(1 + exp(gates[r, heads + h] + w[1, h]))), where rate = exp(w[0, h]) if decay == log, and -w[0, h] if decay == negative. Then S += beta * (V - S k) k^T, and out[r, h] = S q. The state at position p, which depends on the rows before p, is zeros if p == 0. Otherwise it is in entry live + (p/64) mod saved if p is a multiple of 64, and in entry p mod live if not. The kernel reads the state at pos and stores the states at the multiples of 64 that the active rows reach, the state after the last active row, and with each == 1 the state after every active row. In a pooled table, an entry is a page, and the state at position p is in the page that entry (p-1)/64 of the sequence's page table names; page numbers are clamped. With sequences == many, each row belongs to a sequence of its own, which has one active row at the position of the row record, and nothing is computed for a row that has stopped.
 typedef struct pianola_delta_rule_params {
     uint32_t heads; // heads of V
     uint32_t key_heads; // heads of Q and K, a divisor of heads
@@ -726,11 +729,14 @@ typedef struct pianola_delta_rule_params {
     float eps; // added to the sum of squares in l2norm
     uint32_t tiled; // 1 if neighbouring heads have different Q and K
     uint32_t group; // elements of a head of V that a threadgroup computes
-    uint32_t live; // entries of states at positions that are no borders
-    uint32_t saved; // entries of states at borders
+    uint32_t live; // entries of states at positions that are no borders; 0 in a pooled table
+    uint32_t saved; // entries of states at borders; in a pooled table, the pages
     uint32_t each; // 1 if the state after each row is stored; 0: at borders and after the last row
+    uint32_t tables; // offset of the page tables in the step block, in a pooled table
+    uint32_t table; // pages in the page table of a sequence, in a pooled table
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
 } pianola_delta_rule_params;
-PIANOLA_ASSERT_SIZE(pianola_delta_rule_params, 48);
+PIANOLA_ASSERT_SIZE(pianola_delta_rule_params, 60);
 
 // x[r] *= sigmoid(gate[r]).
 typedef struct pianola_sigmoid_mul_params {
@@ -739,7 +745,7 @@ typedef struct pianola_sigmoid_mul_params {
 } pianola_sigmoid_mul_params;
 PIANOLA_ASSERT_SIZE(pianola_sigmoid_mul_params, 8);
 
-// The selective state space of Mamba-2. A row of x consists of X of heads heads with head_dim elements, and of B and C of groups groups with state_dim elements. Head h uses B and C of group h / (heads/groups). Each head has a state S [head_dim, state_dim]. For each row, the step size d is log(1 + exp(steps[r, h] + w[1, h])), bounded to step_min..step_max, and S decays: S *= exp(-rate * d), where rate = exp(w[0, h]) if decay == log, and -w[0, h] if decay == negative. Then S += (d * X) B^T, and out[r, h] = S C + w[2, h] * X. The state at position p, which depends on the rows before p, is zeros if p == 0. Otherwise it is in entry live + (p/64) mod saved if p is a multiple of 64, and in entry p mod live if not. The kernel reads the state at pos and stores the states at the multiples of 64 that the active rows reach, the state after the last active row, and with each == 1 the state after every active row.
+// The selective state space of Mamba-2. A row of x consists of X of heads heads with head_dim elements, and of B and C of groups groups with state_dim elements. Head h uses B and C of group h / (heads/groups). Each head has a state S [head_dim, state_dim]. For each row, the step size d is log(1 + exp(steps[r, h] + w[1, h])), bounded to step_min..step_max, and S decays: S *= exp(-rate * d), where rate = exp(w[0, h]) if decay == log, and -w[0, h] if decay == negative. Then S += (d * X) B^T, and out[r, h] = S C + w[2, h] * X. The state at position p, which depends on the rows before p, is zeros if p == 0. Otherwise it is in entry live + (p/64) mod saved if p is a multiple of 64, and in entry p mod live if not. The kernel reads the state at pos and stores the states at the multiples of 64 that the active rows reach, the state after the last active row, and with each == 1 the state after every active row. In a pooled table, an entry is a page, and the state at position p is in the page that entry (p-1)/64 of the sequence's page table names; page numbers are clamped. With sequences == many, each row belongs to a sequence of its own, which has one active row at the position of the row record, and nothing is computed for a row that has stopped.
 typedef struct pianola_ssm_scan_params {
     uint32_t heads; // heads of X
     uint32_t groups; // groups of B and C, a divisor of heads
@@ -750,11 +756,14 @@ typedef struct pianola_ssm_scan_params {
     float step_min; // smallest step size
     float step_max; // largest step size
     uint32_t group; // elements of a head of X that a threadgroup computes
-    uint32_t live; // entries of states at positions that are no borders
-    uint32_t saved; // entries of states at borders
+    uint32_t live; // entries of states at positions that are no borders; 0 in a pooled table
+    uint32_t saved; // entries of states at borders; in a pooled table, the pages
     uint32_t each; // 1 if the state after each row is stored; 0: at borders and after the last row
+    uint32_t tables; // offset of the page tables in the step block, in a pooled table
+    uint32_t table; // pages in the page table of a sequence, in a pooled table
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
 } pianola_ssm_scan_params;
-PIANOLA_ASSERT_SIZE(pianola_ssm_scan_params, 48);
+PIANOLA_ASSERT_SIZE(pianola_ssm_scan_params, 60);
 
 // The gate of a row and the RMS norm of its groups, with silu(g) = g * sigmoid(g). If gate == alone, x[r] *= silu(gate[r]). If gate == before, x[r] = w * norm(x[r] * silu(gate[r])). If gate == after, x[r] = w * norm(x[r]) * silu(gate[r]). Each group of n elements has a norm of its own.
 typedef struct pianola_gated_norm_params {

@@ -35,7 +35,7 @@ func (v *validator) sequences(i int, c *Cmd, p *Program, env *Env) {
 	if tables < pool.TablesAt(0) || size > pool.Size() || tables > pool.Size()-size {
 		v.add(i, "its page tables, %d bytes at %d, are not within those of the step block, %d to %d", size, tables, pool.TablesAt(0), pool.Size())
 	}
-	if rows, _ := env.Value("cap"); rows != uint64(pool.Pages)*sequence.PagePositions {
+	if rows, ok := env.Value("cap"); ok && rows != uint64(pool.Pages)*sequence.PagePositions {
 		v.add(i, "its cache has %d rows, the table's pools have %d pages", rows, pool.Pages)
 	}
 }

@@ -3,6 +3,7 @@ package table
 import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/recurrent"
+	"github.com/pianola-engine/pianola/internal/sequence"
 )
 
 // states checks how a command uses the slot with the states of its layer. The binding's extent covers
@@ -27,6 +28,9 @@ func (v *validator) states(i int, c *Cmd, p *Program, env *Env) {
 		return
 	}
 	ring, recurs := recurrent.Of(v.t.Header.Options)
+	if pool, ok := sequence.Of(v.t.Header.Options, int(v.t.Header.Context)); ok { // its states are in pages
+		ring, recurs = recurrent.Ring{Saved: pool.States}, pool.States > 0
+	}
 	switch {
 	case slot == NoSlot:
 		v.add(i, "its states are not in a slot of kind %s", SlotState)

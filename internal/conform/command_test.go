@@ -72,6 +72,9 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 	slot("stops", table.SlotStops, 4)
 	n := uint64(max(c.pool, 1))
 	layout := sequence.Layout{Sequences: c.pool, Pages: max(c.pages, 1), Rows: max(len(c.rows), 1), Table: int((context + sequence.PagePositions - 1) / sequence.PagePositions), Kinds: 1}
+	if c.pages > 0 && has(*c, decl.StateBinding) {
+		layout.States = c.pages
+	}
 	step := uint64(table.StepSize)
 	if c.pool > 0 {
 		t.Header.Options, step = layout.Words(), layout.Size()
@@ -110,7 +113,7 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 		tb.Fatal(err)
 	}
 	live, recurs := env.Value("live")
-	if saved, ok := env.Value("saved"); recurs && ok {
+	if saved, ok := env.Value("saved"); recurs && ok && c.pool == 0 {
 		t.Header.Options = recurrent.Ring{Live: int(live), Saved: int(saved)}.Words()
 	}
 	var slots [decl.MaxBindings]uint32

@@ -2,6 +2,7 @@ package conform
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/emu"
 	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/recurrent"
 	"github.com/pianola-engine/pianola/internal/sampler"
 	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/table"
@@ -33,6 +35,8 @@ type pooling struct {
 	row   map[string]int    // bytes from one row of a binding to the next
 	kv    map[string][2]int // caches: the heads, and the bytes of a row
 	scale map[string]int    // caches of int8: the bytes of a row's scales
+	ring  recurrent.Ring    // states: those of the command for a session
+	each  int               // states: bytes of one
 	cap   int               // rows of the cache of the command for a session
 	first int               // rows that stay, at the beginning of this cache
 }
@@ -143,6 +147,8 @@ func (p *pooling) contents(own [decl.MaxBindings][]byte, r *rand.Rand) map[strin
 		case own[i] == nil:
 		case p.kv[b.Name] != [2]int{}:
 			in[b.Name] = p.paged(own[i], b.Name)
+		case b.Name == decl.StateBinding:
+			in[b.Name] = p.pagedStates(own[i])
 		case size > 0:
 			all := make([]byte, (p.pool-1)*size+len(own[i]))
 			for j := range all {
@@ -168,6 +174,10 @@ func (p *pooling) check(before [decl.MaxBindings][]byte, got, want *outcome) err
 		g, w := got.bindings[i], want.bindings[i]
 		switch size := p.row[b.Name]; {
 		case w == nil || b.Role == decl.Read:
+		case b.Name == decl.StateBinding:
+			if err := p.checkStates(before[i], g, w); err != nil {
+				return err
+			}
 		case p.kv[b.Name] != [2]int{}:
 			if err := p.checkCache(b.Name, before[i], g, w); err != nil {
 				return err
@@ -206,6 +216,42 @@ func (p *pooling) checkCache(name string, before, got, want []byte) error {
 	}
 	if !bytes.Equal(got, after) {
 		return fmt.Errorf("%s differs", name)
+	}
+	return nil
+}
+
+// stateIn returns the state at a position in the page of the sequence of the rows.
+func (p *pooling) stateIn(all []byte, position int) []byte {
+	page := int(p.entries[p.of[0]][(position-1)/sequence.PagePositions])
+	return all[page*p.each:][:p.each]
+}
+
+// pagedStates returns the states in pages. Those that no row begins with are NaN.
+func (p *pooling) pagedStates(own []byte) []byte {
+	out := bytes.Repeat([]byte{0xff}, p.pages*p.each)
+	if at := int(p.own.second.index); at > 0 {
+		copy(p.stateIn(out, at), own[p.ring.Entry(at)*p.each:])
+	}
+	return out
+}
+
+// checkStates compares the states at borders and after the last row that are still in the ring. Other
+// pages must not change.
+func (p *pooling) checkStates(before, got, want []byte) error {
+	first, after := int(p.own.second.index), slices.Clone(before)
+	end := first + len(p.to)
+	for at := first + 1; at <= end; at++ {
+		if at%recurrent.Border != 0 && at != end {
+			continue
+		}
+		own := want[p.ring.Entry(at)*p.each:][:p.each]
+		if later := at + recurrent.Border*p.ring.Saved; at%recurrent.Border == 0 && later <= end {
+			own = p.stateIn(got, at) // replaced in the ring
+		}
+		copy(p.stateIn(after, at), own)
+	}
+	if !bytes.Equal(got, after) {
+		return errors.New("the states differ")
 	}
 	return nil
 }
@@ -306,6 +352,21 @@ func (p *pooling) describe(r *rand.Rand) (specs []uint32, params interface{ Put(
 		p.caches(int(q.KVHeads), d, int(q.Cap), 0, kind)
 		q.Cap, q.Tables, q.Table, q.Pool = rows, tables, entries, pool
 		return withConstant(c.specs, kernels.AttnTileSpecSequences, p.kind), q
+	case kernels.CausalConvParams:
+		p.row["x"], p.row["out"] = words*int(q.XStride), words*int(q.N)
+		p.ring, p.each = recurrent.Ring{Live: int(q.Live), Saved: int(q.Saved)}, words*int(q.Taps-1)*int(q.N)
+		q.Live, q.Saved, q.Each, q.Tables, q.Table, q.Pool = 0, uint32(p.pages), 0, tables, entries, pool
+		return withConstant(c.specs, kernels.CausalConvSpecSequences, p.kind), q
+	case kernels.DeltaRuleParams:
+		p.row["x"], p.row["gates"], p.row["out"] = words*int(q.XStride), words*int(q.GateStride), words*int(q.Heads*q.ValueDim)
+		p.ring, p.each = recurrent.Ring{Live: int(q.Live), Saved: int(q.Saved)}, words*int(q.Heads*q.ValueDim*q.KeyDim)
+		q.Live, q.Saved, q.Each, q.Tables, q.Table, q.Pool = 0, uint32(p.pages), 0, tables, entries, pool
+		return withConstant(c.specs, kernels.DeltaRuleSpecSequences, p.kind), q
+	case kernels.SSMScanParams:
+		p.row["x"], p.row["steps"], p.row["out"] = words*int(q.XStride), words*int(q.StepStride), words*int(q.Heads*q.HeadDim)
+		p.ring, p.each = recurrent.Ring{Live: int(q.Live), Saved: int(q.Saved)}, words*int(q.Heads*q.HeadDim*q.StateDim)
+		q.Live, q.Saved, q.Each, q.Tables, q.Table, q.Pool = 0, uint32(p.pages), 0, tables, entries, pool
+		return withConstant(c.specs, kernels.SSMScanSpecSequences, p.kind), q
 	case kernels.ScaleRowsParams:
 		p.row["x"] = words * int(q.Stride)
 		return withConstant(c.specs, kernels.ScaleRowsSpecSequences, p.kind), q
@@ -361,11 +422,11 @@ func checkPooled(t *testing.T, e *emu.Program, c command, r *rand.Rand, seed uin
 	cpuWant := c.onCPU(t, tab, slots, before)
 	want := c.emulated(t, e, tab, before, launch{threads: threads, seed: seed})
 	for _, kind := range []uint32{decl.SequencesOne, decl.SequencesMany} {
-		if kind == decl.SequencesMany && c.kernel == kernels.Argmax {
-			continue // choose_rows takes its place
+		if kind == decl.SequencesMany && (c.kernel == kernels.Argmax || has(c, decl.StateBinding) && c.second.rows > 1) {
+			continue // choose_rows takes its place, or a sequence would have several rows
 		}
 		p := pooled(c, kind, r)
-		if hasCache(c) {
+		if hasPages(c) {
 			p.place(int(c.context), r)
 		}
 		specs, params := p.describe(r)
@@ -384,15 +445,13 @@ func checkPooled(t *testing.T, e *emu.Program, c command, r *rand.Rand, seed uin
 	}
 }
 
-// hasCache reports whether a command has a binding of a KV cache.
-func hasCache(c command) bool {
-	for _, b := range mustLookup(c.kernel).Bindings {
-		if b.Name == "k_cache" {
-			return true
-		}
-	}
-	return false
+// has reports whether a command has a binding.
+func has(c command, name string) bool {
+	return slices.ContainsFunc(mustLookup(c.kernel).Bindings, func(b decl.Binding) bool { return b.Name == name })
 }
+
+// hasPages reports whether a command has a KV cache or states.
+func hasPages(c command) bool { return has(c, "k_cache") || has(c, decl.StateBinding) }
 
 // TestPooled compares commands for a session with their forms in a pooled table.
 func TestPooled(t *testing.T) {
@@ -407,8 +466,12 @@ func TestPooled(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed, 18))
 				c, _ := s.make(r)
 				c.kernel = s.kernel
-				if hasCache(c) {
-					c.context = c.second.kvLen + c.second.rows + r.Uint32N(100)
+				for has(c, decl.StateBinding) && seed%2 == 0 && c.second.rows > 1 {
+					c, _ = s.make(r) // for a batch
+					c.kernel = s.kernel
+				}
+				if hasPages(c) {
+					c.context = c.second.index + c.second.kvLen + c.second.rows + r.Uint32N(100)
 				}
 				checkPooled(t, p.at(seed), c, r, seed, pick(r, 32, 64, 256, 1024))
 			}

@@ -6,10 +6,10 @@ var ssmScan = Kernel{
 	Doc: "The selective state space of Mamba-2. A row of x consists of X of heads heads with head_dim elements, and of B and C of groups groups with state_dim elements. Head h uses B and C of group h / (heads/groups). " +
 		"Each head has a state S [head_dim, state_dim]. For each row, the step size d is log(1 + exp(steps[r, h] + w[1, h])), bounded to step_min..step_max, and S decays: S *= exp(-rate * d), where rate = exp(w[0, h]) if decay == log, and -w[0, h] if decay == negative. " +
 		"Then S += (d * X) B^T, and out[r, h] = S C + w[2, h] * X. " + stateDoc,
-	Grid: [3]string{"ceildiv(head_dim,group)", "heads", "1"},
+	Grid: [3]string{"ceildiv(head_dim,group)", "heads", "sequences == many ? rows : 1"},
 	Require: []string{
 		"heads >= 1", "groups >= 1", "heads % groups == 0", "head_dim >= 1", "head_dim <= 256", "state_dim >= 1", "state_dim <= 256", "group >= 1",
-		"heads*head_dim + 2*groups*state_dim <= x_stride", "heads <= step_stride", stateRing,
+		"heads*head_dim + 2*groups*state_dim <= x_stride", "heads <= step_stride", stateRing, pooledStates, pooled,
 	},
 	Bindings: []Binding{
 		{Name: "x", Role: Read, Shape: "[rows, heads*head_dim + 2*groups*state_dim]", Elem: F32, Extent: "4*((rows-1)*x_stride + heads*head_dim + 2*groups*state_dim)", Doc: "rows x_stride apart"},
@@ -28,11 +28,11 @@ var ssmScan = Kernel{
 		{"step_min", F32, "smallest step size"},
 		{"step_max", F32, "largest step size"},
 		{"group", U32, "elements of a head of X that a threadgroup computes"},
-		fieldLive, fieldSaved, fieldEach,
+		fieldLive, fieldSaved, fieldEach, fieldTables, fieldTable, fieldPool,
 	},
 	Second:   []Second{secondPos, secondRows},
-	Specs:    []Constant{constDecay},
-	Optional: []string{"each"},
+	Specs:    []Constant{constDecay, constSequences},
+	Optional: []string{"each", "sequences", "live", "tables", "table", "pool"},
 	Worker:   "4*head_dim*state_dim", // a head's state
 }
 

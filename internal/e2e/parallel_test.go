@@ -18,12 +18,12 @@ import (
 // TestParallel generates in many sessions of a model with Options.Parallel at once. Some loops end
 // early, some calls are cancelled, some are slow. Each gets the tokens that a model for batching gives.
 func TestParallel(t *testing.T) {
-	for _, name := range []string{"llama", "gemma3_text"} {
+	for _, name := range []string{"tiny/llama", "tiny/gemma3_text", "variants/lfm2_moe", "variants/qwen3_5_moe_one"} {
 		t.Run(name, func(t *testing.T) {
 			table := pianola.TableOptions{Context: 256, Batching: true, LogProbs: true}
-			alone := open(t, "testdata/tiny/"+name, pianola.Options{Device: pianola.DeviceCPU, Threads: teamThreads, Table: table})
+			alone := open(t, "testdata/"+name, pianola.Options{Device: pianola.DeviceCPU, Threads: teamThreads, Table: table})
 			table.Pages = 12
-			m := open(t, "testdata/tiny/"+name, pianola.Options{Device: pianola.DeviceCPU, Threads: teamThreads, Parallel: 5, Table: table})
+			m := open(t, "testdata/"+name, pianola.Options{Device: pianola.DeviceCPU, Threads: teamThreads, Parallel: 5, Table: table})
 			checkParallel(t, alone, m, 30)
 		})
 	}
@@ -230,7 +230,9 @@ func TestBatchGenerate(t *testing.T) {
 // TestParallelLeaks leaves generations at random.
 func TestParallelLeaks(t *testing.T) {
 	o := pianola.Options{Device: pianola.DeviceCPU, Parallel: 4, Queue: 1 << 20, Table: pianola.TableOptions{Context: 512, Pages: 20}}
-	checkLeaks(t, open(t, "testdata/tiny/llama", o), 8, 6)
+	for _, name := range []string{"tiny/llama", "variants/qwen3_5_one"} {
+		checkLeaks(t, open(t, "testdata/"+name, o), 8, 6)
+	}
 }
 
 // checkLeaks forks, cancels and ends generations at random, n times in each of some goroutines. Afterwards no page

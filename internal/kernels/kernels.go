@@ -1937,8 +1937,9 @@ const (
 
 // Specialisation constants of causal_conv.
 const (
-	CausalConvSpecConv = 0 // input and output of the convolution
-	CausalConvSpecBias = 1 // 1 if a bias is added
+	CausalConvSpecConv      = 0 // input and output of the convolution
+	CausalConvSpecBias      = 1 // 1 if a bias is added
+	CausalConvSpecSequences = 2 // which sequences the rows belong to
 )
 
 // CausalConvParams are the parameters of causal_conv.
@@ -1947,9 +1948,12 @@ type CausalConvParams struct {
 	Taps    uint32 // positions that a convolution covers
 	XStride uint32 // elements from one row of x to the next
 	Group   uint32 // channels that a threadgroup computes
-	Live    uint32 // entries of states at positions that are no borders
-	Saved   uint32 // entries of states at borders
+	Live    uint32 // entries of states at positions that are no borders; 0 in a pooled table
+	Saved   uint32 // entries of states at borders; in a pooled table, the pages
 	Each    uint32 // 1 if the state after each row is stored; 0: at borders and after the last row
+	Tables  uint32 // offset of the page tables in the step block, in a pooled table
+	Table   uint32 // pages in the page table of a sequence, in a pooled table
+	Pool    uint32 // sequences of a pooled table; 0 in other tables
 }
 
 // CausalConvParamsOf decodes the parameters of c, a command of kernel causal_conv.
@@ -1962,6 +1966,9 @@ func CausalConvParamsOf(c *table.Cmd) CausalConvParams {
 		Live:    u32(c, 16),
 		Saved:   u32(c, 20),
 		Each:    u32(c, 24),
+		Tables:  u32(c, 28),
+		Table:   u32(c, 32),
+		Pool:    u32(c, 36),
 	}
 }
 
@@ -1974,7 +1981,10 @@ func (p CausalConvParams) Put(c *table.Cmd) {
 	putU32(c, 16, p.Live)
 	putU32(c, 20, p.Saved)
 	putU32(c, 24, p.Each)
-	c.ParamSize = 28
+	putU32(c, 28, p.Tables)
+	putU32(c, 32, p.Table)
+	putU32(c, 36, p.Pool)
+	c.ParamSize = 40
 }
 
 // Bindings of route_scored.
@@ -2081,7 +2091,8 @@ const (
 
 // Specialisation constants of delta_rule.
 const (
-	DeltaRuleSpecDecay = 0 // form of the weights of the decay
+	DeltaRuleSpecDecay     = 0 // form of the weights of the decay
+	DeltaRuleSpecSequences = 1 // which sequences the rows belong to
 )
 
 // DeltaRuleParams are the parameters of delta_rule.
@@ -2095,9 +2106,12 @@ type DeltaRuleParams struct {
 	Eps        float32 // added to the sum of squares in l2norm
 	Tiled      uint32  // 1 if neighbouring heads have different Q and K
 	Group      uint32  // elements of a head of V that a threadgroup computes
-	Live       uint32  // entries of states at positions that are no borders
-	Saved      uint32  // entries of states at borders
+	Live       uint32  // entries of states at positions that are no borders; 0 in a pooled table
+	Saved      uint32  // entries of states at borders; in a pooled table, the pages
 	Each       uint32  // 1 if the state after each row is stored; 0: at borders and after the last row
+	Tables     uint32  // offset of the page tables in the step block, in a pooled table
+	Table      uint32  // pages in the page table of a sequence, in a pooled table
+	Pool       uint32  // sequences of a pooled table; 0 in other tables
 }
 
 // DeltaRuleParamsOf decodes the parameters of c, a command of kernel delta_rule.
@@ -2115,6 +2129,9 @@ func DeltaRuleParamsOf(c *table.Cmd) DeltaRuleParams {
 		Live:       u32(c, 36),
 		Saved:      u32(c, 40),
 		Each:       u32(c, 44),
+		Tables:     u32(c, 48),
+		Table:      u32(c, 52),
+		Pool:       u32(c, 56),
 	}
 }
 
@@ -2132,7 +2149,10 @@ func (p DeltaRuleParams) Put(c *table.Cmd) {
 	putU32(c, 36, p.Live)
 	putU32(c, 40, p.Saved)
 	putU32(c, 44, p.Each)
-	c.ParamSize = 48
+	putU32(c, 48, p.Tables)
+	putU32(c, 52, p.Table)
+	putU32(c, 56, p.Pool)
+	c.ParamSize = 60
 }
 
 // Bindings of sigmoid_mul.
@@ -2173,7 +2193,8 @@ const (
 
 // Specialisation constants of ssm_scan.
 const (
-	SSMScanSpecDecay = 0 // form of the weights of the decay
+	SSMScanSpecDecay     = 0 // form of the weights of the decay
+	SSMScanSpecSequences = 1 // which sequences the rows belong to
 )
 
 // SSMScanParams are the parameters of ssm_scan.
@@ -2187,9 +2208,12 @@ type SSMScanParams struct {
 	StepMin    float32 // smallest step size
 	StepMax    float32 // largest step size
 	Group      uint32  // elements of a head of X that a threadgroup computes
-	Live       uint32  // entries of states at positions that are no borders
-	Saved      uint32  // entries of states at borders
+	Live       uint32  // entries of states at positions that are no borders; 0 in a pooled table
+	Saved      uint32  // entries of states at borders; in a pooled table, the pages
 	Each       uint32  // 1 if the state after each row is stored; 0: at borders and after the last row
+	Tables     uint32  // offset of the page tables in the step block, in a pooled table
+	Table      uint32  // pages in the page table of a sequence, in a pooled table
+	Pool       uint32  // sequences of a pooled table; 0 in other tables
 }
 
 // SSMScanParamsOf decodes the parameters of c, a command of kernel ssm_scan.
@@ -2207,6 +2231,9 @@ func SSMScanParamsOf(c *table.Cmd) SSMScanParams {
 		Live:       u32(c, 36),
 		Saved:      u32(c, 40),
 		Each:       u32(c, 44),
+		Tables:     u32(c, 48),
+		Table:      u32(c, 52),
+		Pool:       u32(c, 56),
 	}
 }
 
@@ -2224,7 +2251,10 @@ func (p SSMScanParams) Put(c *table.Cmd) {
 	putU32(c, 36, p.Live)
 	putU32(c, 40, p.Saved)
 	putU32(c, 44, p.Each)
-	c.ParamSize = 48
+	putU32(c, 48, p.Tables)
+	putU32(c, 52, p.Table)
+	putU32(c, 56, p.Pool)
+	c.ParamSize = 60
 }
 
 // Bindings of gated_norm.

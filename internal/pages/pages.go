@@ -1,4 +1,4 @@
-// Package pages manages the pages of a paged KV cache: which pages are free, which sequence uses
+// Package pages manages the pages of a paged KV cache, and of recurrent state: which pages are free, which sequence uses
 // which, and which hold prefixes that later sequences may share.
 //
 // A page holds the K and V of Size consecutive positions. A Store has a pool of pages for each

@@ -222,7 +222,7 @@ func TestWindow(t *testing.T) {
 
 // TestNew checks that invalid kinds are refused.
 func TestNew(t *testing.T) {
-	for _, kinds := range [][]Kind{nil, {{Pages: 0}}, {{Pages: 1, Window: -1}}, {{Pages: 1, Sinks: -1}}} {
+	for _, kinds := range [][]Kind{nil, {{Pages: 0}}, {{Pages: 1, Window: -1}}, {{Pages: 1, Sinks: -1}}, {{Pages: 1, Window: 3, State: true}}} {
 		if _, err := New(kinds); err == nil {
 			t.Errorf("New(%v) succeeded", kinds)
 		}
@@ -230,5 +230,56 @@ func TestNew(t *testing.T) {
 	w := full(t, 1)
 	if err := w.st.NewSequence().Advance(1); err == nil {
 		t.Error("advanced without pages")
+	}
+}
+
+// TestStates checks which states a prompt of 640 tokens leaves in the tree: those at all borders, of which
+// those at the ends of whole prompts and where prompts part are evicted last. A pin keeps only the last one.
+func TestStates(t *testing.T) {
+	w := newWorld(t, []Kind{{Name: "full", Pages: 40}, {Name: "state", Pages: 20, State: true}})
+	w.exact = true
+	long := numbers(0, 640)
+	fork := slices.Concat(long[:256], numbers(5000, 130))
+	for _, tokens := range [][]int32{long, fork} {
+		c := w.start("", tokens, true)
+		c.s.Adopt("", tokens)
+		w.must(t, c)
+		c.s.Publish("", tokens, true)
+		if got := w.st.Usage(1).Used; got != 1 {
+			t.Errorf("a sequence of %d tokens uses %d states, want 1", len(tokens), got)
+		}
+		c.s.Release()
+		w.live = nil
+	}
+	if m := w.st.Match("", fork); m.Len != 384 {
+		t.Errorf("%d tokens of the second prompt are found, want 384", m.Len)
+	}
+	if u := w.st.Usage(1); u.Cached != 12 {
+		t.Errorf("%d states are cached, want those at 12 borders", u.Cached)
+	}
+	pin := w.st.Pin("", long)
+	if u := w.st.Usage(1); u.Pinned != 1 || w.st.Usage(0).Pinned != 10 {
+		t.Errorf("a pin keeps %d states and %d pages, want 1 and 10", u.Pinned, w.st.Usage(0).Pinned)
+	}
+	for range 8 {
+		if !w.st.evict(1) {
+			t.Fatal("no state can be evicted")
+		}
+	}
+	found := func(want ...int) {
+		t.Helper()
+		for i, tokens := range [][]int32{long[:600], long, fork} {
+			if m := w.st.Match("", tokens); m.Len != want[i] {
+				t.Errorf("prompt %d: %d tokens are found, want %d", i, m.Len, want[i])
+			}
+		}
+	}
+	found(256, 640, 384)
+	pin.Release()
+	for w.st.evict(1) {
+	}
+	found(0, 0, 0)
+	if u := w.st.Usage(0); u.Cached != 12 {
+		t.Errorf("%d pages are cached without states, want 12", u.Cached)
 	}
 }

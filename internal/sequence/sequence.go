@@ -1,6 +1,6 @@
 // Package sequence defines the memory layout of the step block of a pooled table. A pooled table
-// keeps the state of many sequences: their token rings, their settings and the pages of their KV
-// caches. Behind the step record, its step block has row records, which name the sequences that the
+// keeps the state of many sequences: their token rings, their settings, the pages of their KV
+// caches and their recurrent states. Behind the step record, its step block has row records, which name the sequences that the
 // rows of a batch belong to, and the page tables of all sequences. The host writes both between
 // submissions; kernels on every device read them. The package must not import tables or devices.
 package sequence
@@ -74,6 +74,7 @@ type Layout struct {
 	Rows      int // row records
 	Table     int // entries of a sequence's page table
 	Kinds     int // kinds of layers, each of which has its own page tables
+	States    int // of each slot with recurrent state, which has pages of one state; 0 without such slots
 }
 
 // Limits of a layout.
@@ -85,7 +86,11 @@ const (
 
 // Words returns the words of a table header's options that describe the layout.
 func (l Layout) Words() string {
-	return fmt.Sprintf("sequences=%d pages=%d rows=%d kinds=%d", l.Sequences, l.Pages, l.Rows, l.Kinds)
+	words := fmt.Sprintf("sequences=%d pages=%d rows=%d kinds=%d", l.Sequences, l.Pages, l.Rows, l.Kinds)
+	if l.States != 0 {
+		words += fmt.Sprintf(" states=%d", l.States)
+	}
+	return words
 }
 
 // Of returns the layout that a table header's options describe. It reports whether the table is a
@@ -97,7 +102,7 @@ func Of(options string, context int) (l Layout, ok bool) {
 		for _, to := range []struct {
 			name string
 			n    *int
-		}{{"sequences", &l.Sequences}, {"pages", &l.Pages}, {"rows", &l.Rows}, {"kinds", &l.Kinds}} {
+		}{{"sequences", &l.Sequences}, {"pages", &l.Pages}, {"rows", &l.Rows}, {"kinds", &l.Kinds}, {"states", &l.States}} {
 			if n, err := strconv.Atoi(value); to.name == name && err == nil {
 				*to.n = n
 			}
@@ -109,12 +114,15 @@ func Of(options string, context int) (l Layout, ok bool) {
 // Check returns an error unless all numbers are within their limits.
 func (l Layout) Check() error {
 	for _, c := range []struct {
-		name string
-		n    int
-		most int
-	}{{"sequences", l.Sequences, MaxSequences}, {"pages", l.Pages, MaxPages}, {"rows", l.Rows, MaxRows}, {"kinds of layers", l.Kinds, 16}} {
-		if c.n < 1 || c.n > c.most {
-			return fmt.Errorf("%d %s are not in 1..%d", c.n, c.name, c.most)
+		name        string
+		n           int
+		least, most int
+	}{
+		{"sequences", l.Sequences, 1, MaxSequences}, {"pages", l.Pages, 1, MaxPages}, {"rows", l.Rows, 1, MaxRows}, {"kinds of layers", l.Kinds, 1, 16},
+		{"states", l.States, 0, MaxPages},
+	} {
+		if c.n < c.least || c.n > c.most {
+			return fmt.Errorf("%d %s are not in %d..%d", c.n, c.name, c.least, c.most)
 		}
 	}
 	return nil

@@ -11,7 +11,8 @@ import (
 // deltaBlock is the number of rows of input that are normalised and applied to the state together.
 const deltaBlock = 16
 
-// deltaRule implements delta_rule. A unit is a part of a head's state, for which it computes all rows.
+// deltaRule implements delta_rule. A unit is a part of a head's state, for which it computes all rows of
+// a stretch.
 type deltaRule struct {
 	ops                         *ops
 	heads, keyHeads             int
@@ -31,9 +32,10 @@ func newDeltaRule(b *binder) (kernel, error) {
 		ops: b.ops, heads: int(p.Heads), keyHeads: int(p.KeyHeads), keyDim: int(p.KeyDim), valueDim: int(p.ValueDim),
 		stride: int(p.XStride), gateStride: int(p.GateStride), eps: p.Eps, tiled: p.Tiled != 0,
 		negative: b.spec(kernels.DeltaRuleSpecDecay) == decl.DecayNegative,
-		states:   b.states(kernels.DeltaRuleBindState, p.Live, p.Saved, p.Each, int(p.Heads)*int(p.ValueDim)*int(p.KeyDim)),
+		states:   b.states(kernels.DeltaRuleBindState, b.sequences(kernels.DeltaRuleSpecSequences, p.Pool), p.Live, p.Saved, p.Each, int(p.Heads)*int(p.ValueDim)*int(p.KeyDim)),
 		x:        b.f32(kernels.DeltaRuleBindX), gates: b.f32(kernels.DeltaRuleBindGates), out: b.f32(kernels.DeltaRuleBindOut),
 	}
+	k.states.paged(b, p.Tables, p.Table, p.Pool)
 	if w := b.f32(kernels.DeltaRuleBindW); len(w) == 2*k.heads {
 		k.rates, k.shift = w[:k.heads], w[k.heads:]
 	}
@@ -53,13 +55,13 @@ func (k *deltaRule) parts(w *worker) int {
 	return parts
 }
 
-func (k *deltaRule) units(w *worker) int { return k.heads * k.parts(w) }
+func (k *deltaRule) units(w *worker) int { return k.heads * k.parts(w) * k.states.stretches(w) }
 
 func (k *deltaRule) run(w *worker, lo, hi int) {
 	parts := k.parts(w)
 	for u := lo; u < hi; u++ {
-		part := u % parts
-		k.head(w, u/parts, k.valueDim*part/parts, k.valueDim*(part+1)/parts)
+		part, h := u%parts, u/parts%k.heads
+		k.head(w, k.states.stretch(w, u/parts/k.heads), h, k.valueDim*part/parts, k.valueDim*(part+1)/parts)
 	}
 }
 
@@ -71,28 +73,30 @@ func (k *deltaRule) keyHead(h int) int {
 	return h / (k.heads / k.keyHeads)
 }
 
-// head computes all rows for the values lo to hi-1 of a head. The state after a row that is stored is
+// head computes the rows of a stretch for the values lo to hi-1 of a head. The state after a row that is stored is
 // computed in its entry, from which the next row takes it; that after another row is in the worker's memory.
-func (k *deltaRule) head(w *worker, h, lo, hi int) {
-	position, end := int(w.index), int(w.index)+w.rows
+func (k *deltaRule) head(w *worker, s stretch, h, lo, hi int) {
 	mem := float32s(w.scratch)
 	own, mem := mem[:(hi-lo)*k.keyDim], mem[k.valueDim*k.keyDim:]
 	kq, gates := mem[:2*deltaBlock*k.keyDim], mem[2*deltaBlock*k.keyDim:]
-	at := func(position int) []float32 { return k.states.at(position)[(h*k.valueDim+lo)*k.keyDim:][:len(own)] }
-	d := deltaRows{keys: k.keyDim, from: own, valueStride: k.stride, outStride: k.heads * k.valueDim, once: w.rows == 1}
-	if position == 0 {
+	at := func(position int) []float32 {
+		return k.states.at(s.sequence, position)[(h*k.valueDim+lo)*k.keyDim:][:len(own)]
+	}
+	d := deltaRows{keys: k.keyDim, from: own, valueStride: k.stride, outStride: k.heads * k.valueDim, once: s.rows == 1}
+	if s.position == 0 {
 		clear(own)
-	} else {
-		d.from = at(position)
+	} else if s.rows > 0 {
+		d.from = at(s.position)
 	}
 	rate := -k.rates[h]
 	if !k.negative {
 		rate = exp(k.rates[h])
 	}
-	for r := 0; r < w.rows; r += d.n {
-		d.n = min(k.states.next(position+r, end)-position-r, deltaBlock)
-		if d.to = own; k.states.stored(position+r+d.n, end) {
-			d.to = at(position + r + d.n)
+	for done := 0; done < s.rows; done += d.n {
+		r, position := s.first+done, s.position+done
+		d.n = min(k.states.next(position, s.end())-position, deltaBlock)
+		if d.to = own; k.states.stored(position+d.n, s.end()) {
+			d.to = at(position + d.n)
 		}
 		for i := range d.n {
 			k.keys(kq[2*i*k.keyDim:][:2*k.keyDim], r+i, h)

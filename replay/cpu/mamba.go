@@ -5,7 +5,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// ssmScan implements ssm_scan. A unit is a head, of which it computes all rows, one after another.
+// ssmScan implements ssm_scan. A unit is a head, of which it computes all rows of a stretch, one after
+// another.
 type ssmScan struct {
 	ops                       *ops
 	heads, groups             int
@@ -25,33 +26,34 @@ func newSSMScan(b *binder) (kernel, error) {
 		ops: b.ops, heads: int(p.Heads), groups: int(p.Groups), headDim: int(p.HeadDim), stateDim: int(p.StateDim),
 		stride: int(p.XStride), stepStride: int(p.StepStride), stepMin: p.StepMin, stepMax: p.StepMax,
 		negative: b.spec(kernels.SSMScanSpecDecay) == decl.DecayNegative,
-		states:   b.states(kernels.SSMScanBindState, p.Live, p.Saved, p.Each, int(p.Heads)*int(p.HeadDim)*int(p.StateDim)),
+		states:   b.states(kernels.SSMScanBindState, b.sequences(kernels.SSMScanSpecSequences, p.Pool), p.Live, p.Saved, p.Each, int(p.Heads)*int(p.HeadDim)*int(p.StateDim)),
 		x:        b.f32(kernels.SSMScanBindX), steps: b.f32(kernels.SSMScanBindSteps), out: b.f32(kernels.SSMScanBindOut),
 	}
+	k.states.paged(b, p.Tables, p.Table, p.Pool)
 	if w := b.f32(kernels.SSMScanBindW); len(w) == 3*k.heads {
 		k.rates, k.shift, k.passThrough = w[:k.heads], w[k.heads:2*k.heads], w[2*k.heads:]
 	}
 	return k, b.err
 }
 
-func (k *ssmScan) units(*worker) int { return k.heads }
+func (k *ssmScan) units(w *worker) int { return k.heads * k.states.stretches(w) }
 
 func (k *ssmScan) run(w *worker, lo, hi int) {
-	for h := lo; h < hi; h++ {
-		k.head(w, h)
+	for u := lo; u < hi; u++ {
+		k.head(w, k.states.stretch(w, u/k.heads), u%k.heads)
 	}
 }
 
-// head computes all rows of a head. The state after a row that is stored is computed in its entry, from
+// head computes the rows of a stretch for a head. The state after a row that is stored is computed in its entry, from
 // which the next row takes it; that after another row is in the worker's memory.
-func (k *ssmScan) head(w *worker, h int) {
-	size, position := k.headDim*k.stateDim, int(w.index)
+func (k *ssmScan) head(w *worker, s stretch, h int) {
+	size := k.headDim * k.stateDim
 	own := float32s(w.scratch)[:size]
 	state := own
-	if position == 0 {
+	if s.position == 0 {
 		clear(own)
-	} else {
-		state = k.states.at(position)[h*size:][:size]
+	} else if s.rows > 0 {
+		state = k.states.at(s.sequence, s.position)[h*size:][:size]
 	}
 	rate := -k.rates[h]
 	if !k.negative {
@@ -59,13 +61,14 @@ func (k *ssmScan) head(w *worker, h int) {
 	}
 	b := k.heads*k.headDim + h/(k.heads/k.groups)*k.stateDim
 	c := b + k.groups*k.stateDim
-	for r := range w.rows {
+	for n := range s.rows {
+		r := s.first + n
 		x := k.x[r*k.stride:]
 		step := min(max(softplus(k.steps[r*k.stepStride+h]+k.shift[h]), k.stepMin), k.stepMax)
 		keep := exp(-float32(rate * step))
 		to := own
-		if next := position + r + 1; k.states.stored(next, position+w.rows) {
-			to = k.states.at(next)[h*size:][:size]
+		if next := s.position + n + 1; k.states.stored(next, s.end()) {
+			to = k.states.at(s.sequence, next)[h*size:][:size]
 		}
 		values, out := x[h*k.headDim:][:k.headDim], k.out[(r*k.heads+h)*k.headDim:][:k.headDim]
 		for i, v := range values {

@@ -35,20 +35,29 @@ void norm(float *out, const float *x, const float *w, uint32_t n, float eps) {
     for (uint32_t i = 0; i < n; i++) out[i] = x[i] * s * w[i];
 }
 
+// factor returns a parameter for which 0 stands for 1.
+static float factor(float v) { return v != 0 ? v : 1; }
+
+// scaled is norm times a factor.
+static void scaled(float *out, const float *x, const float *w, uint32_t n, float eps, float scale) {
+    norm(out, x, w, n, eps);
+    for (uint32_t i = 0; i < n; i++) out[i] *= factor(scale);
+}
+
 static void rmsnorm(const launch *l) {
     PARAMS(rmsnorm);
-    for (uint32_t r = 0; r < rows(l); r++) norm(F(2) + r * p->n, F(0) + (uint64_t)least(second(l, 0) + r, p->x_rows - 1) * p->n, F(1), p->n, p->eps);
+    for (uint32_t r = 0; r < rows(l); r++) scaled(F(2) + r * p->n, F(0) + (uint64_t)least(second(l, 0) + r, p->x_rows - 1) * p->n, F(1), p->n, p->eps, p->scale);
 }
 
 static void add_rmsnorm(const launch *l) {
     PARAMS(add_rmsnorm);
-    for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] += F(1)[i];
-    for (uint32_t r = 0; r < rows(l); r++) norm(F(3) + r * p->n, F(0) + r * p->n, F(2), p->n, p->eps);
+    for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] += factor(p->delta_scale) * F(1)[i];
+    for (uint32_t r = 0; r < rows(l); r++) scaled(F(3) + r * p->n, F(0) + r * p->n, F(2), p->n, p->eps, p->scale);
 }
 
 static void add(const launch *l) {
     PARAMS(add);
-    for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] += F(1)[i];
+    for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] += factor(p->delta_scale) * F(1)[i];
 }
 
 float gated(uint32_t activation, float x) {
@@ -410,9 +419,9 @@ static void halves(const launch *l) {
 static void add_rmsnorm_halves(const launch *l) {
     PARAMS(add_rmsnorm_halves);
     float *v = malloc(p->n * sizeof *v);
-    for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] += F(1)[i];
+    for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] += factor(p->delta_scale) * F(1)[i];
     for (uint32_t r = 0; r < rows(l); r++) {
-        norm(v, F(0) + r * p->n, F(2), p->n, p->eps);
+        scaled(v, F(0) + r * p->n, F(2), p->n, p->eps, p->scale);
         put_halves(l->bind[3], v, p->n, 1, r);
     }
     free(v);

@@ -138,34 +138,58 @@ typedef struct {
     float *all;
     uint64_t size;
     uint32_t live, saved, each;
+    const uint32_t *pages; // of a pooled table: those of the sequence
+    uint32_t table;        // entries of pages
 } states;
 
-static float *state_at(const states *s, uint32_t pos) { return s->all + s->size * (pos % 64 ? pos % s->live : s->live + pos / 64 % s->saved); }
+static float *state_at(const states *s, uint32_t pos) {
+    if (s->pages) return s->all + s->size * least(s->pages[least((pos - 1) / 64, s->table - 1)], s->saved - 1);
+    return s->all + s->size * (pos % 64 ? pos % s->live : s->live + pos / 64 % s->saved);
+}
 
 // keeps reports whether the state at a position is stored by a launch whose rows end at end.
 static int keeps(const states *s, uint32_t pos, uint32_t end) { return s->each || pos == end || pos % 64 == 0; }
 
+// stretch is a number of rows of one sequence: all rows, or in a batch one row.
+typedef struct {
+    uint32_t row, count, first; // the first row, the rows, and the position of the first one
+} stretch;
+
+// stretches returns the number of stretches. kind is the constant sequences.
+static uint32_t stretches(const launch *l, uint32_t kind) { return many(kind) ? rows(l) : 1; }
+
+// take makes s the states of the sequence of stretch i, which it returns. It has no rows if the row has stopped.
+static stretch take(const launch *l, states *s, uint32_t kind, uint32_t i, uint32_t tables, uint32_t table, uint32_t pool) {
+    s->pages = kind == PIANOLA_SEQUENCES_OWN ? NULL : (const uint32_t *)(l->step + tables) + sequence(l, kind, i, pool) * table;
+    s->table = table;
+    if (many(kind)) return (stretch){i, !ended(l, kind, i), record(l, i)->position};
+    return (stretch){0, rows(l), second(l, 0)};
+}
+
 // convolve computes the rows of a channel.
-static void convolve(const launch *l, const states *s, uint32_t c) {
+static void convolve(const launch *l, const states *s, stretch a, uint32_t c) {
     PARAMS(causal_conv);
-    uint32_t past = p->taps - 1, first = second(l, 0), end = first + rows(l);
+    uint32_t past = p->taps - 1, end = a.first + a.count;
     float u[8] = {0};
-    for (uint32_t t = 0; first && t < past; t++) u[t] = state_at(s, first)[t * p->n + c];
-    for (uint32_t r = 0; r < rows(l); r++) {
-        const float *x = F(0) + (uint64_t)r * p->x_stride + c;
+    for (uint32_t t = 0; a.first && t < past; t++) u[t] = state_at(s, a.first)[t * p->n + c];
+    for (uint32_t r = 0; r < a.count; r++) {
+        const float *x = F(0) + (uint64_t)(a.row + r) * p->x_stride + c;
         float y = l->specs[1] ? F(2)[c] : 0;
         u[past] = l->specs[0] == PIANOLA_CONV_GATED ? x[0] * x[2 * p->n] : x[0];
         for (uint32_t t = 0; t <= past; t++) y += F(1)[c * p->taps + t] * u[t];
-        F(3)[(uint64_t)r * p->n + c] = l->specs[0] == PIANOLA_CONV_GATED ? y * x[p->n] : gated(PIANOLA_ACTIVATION_SILU, y);
+        F(3)[(uint64_t)(a.row + r) * p->n + c] = l->specs[0] == PIANOLA_CONV_GATED ? y * x[p->n] : gated(PIANOLA_ACTIVATION_SILU, y);
         memmove(u, u + 1, past * sizeof *u);
-        for (uint32_t t = 0; keeps(s, first + r + 1, end) && t < past; t++) state_at(s, first + r + 1)[t * p->n + c] = u[t];
+        for (uint32_t t = 0; keeps(s, a.first + r + 1, end) && t < past; t++) state_at(s, a.first + r + 1)[t * p->n + c] = u[t];
     }
 }
 
 static void causal_conv(const launch *l) {
     PARAMS(causal_conv);
-    states s = {F(4), (uint64_t)(p->taps - 1) * p->n, p->live, p->saved, p->each};
-    for (uint32_t c = 0; c < p->n; c++) convolve(l, &s, c);
+    states s = {F(4), (uint64_t)(p->taps - 1) * p->n, p->live, p->saved, p->each, NULL, 0};
+    for (uint32_t i = 0; i < stretches(l, l->specs[2]); i++) {
+        stretch a = take(l, &s, l->specs[2], i, p->tables, p->table, p->pool);
+        for (uint32_t c = 0; c < p->n; c++) convolve(l, &s, a, c);
+    }
 }
 
 // unit writes x divided by its length, times scale.
@@ -176,17 +200,18 @@ static void unit(float *y, const float *x, uint32_t n, float eps, float scale) {
 }
 
 // remember computes the rows of a head.
-static void remember(const launch *l, const states *s, uint32_t h, float *own) {
+static void remember(const launch *l, const states *s, stretch a, uint32_t h, float *own) {
     PARAMS(delta_rule);
-    uint32_t d = p->key_dim, first = second(l, 0), end = first + rows(l), keys = p->key_heads * d;
+    uint32_t d = p->key_dim, end = a.first + a.count, keys = p->key_heads * d;
     uint32_t of = p->tiled ? h % p->key_heads : h / (p->heads / p->key_heads);
     uint64_t size = (uint64_t)p->value_dim * d;
     float q[256], k[256], rate = l->specs[0] == PIANOLA_DECAY_LOG ? expf(F(2)[h]) : -F(2)[h];
     memset(own, 0, size * sizeof *own);
-    if (first) memcpy(own, state_at(s, first) + h * size, size * sizeof *own);
-    for (uint32_t r = 0; r < rows(l); r++) {
+    if (a.first && a.count) memcpy(own, state_at(s, a.first) + h * size, size * sizeof *own);
+    for (uint32_t n = 0; n < a.count; n++) {
+        uint32_t r = a.row + n, after = a.first + n + 1;
         const float *x = F(0) + (uint64_t)r * p->x_stride, *gates = F(1) + (uint64_t)r * p->gate_stride;
-        float a = gates[p->heads + h] + F(2)[p->heads + h], keep = expf(-rate * (a > 20 ? a : log1pf(expf(a)))), beta = 1 / (1 + expf(-gates[h]));
+        float decay = gates[p->heads + h] + F(2)[p->heads + h], keep = expf(-rate * (decay > 20 ? decay : log1pf(expf(decay)))), beta = 1 / (1 + expf(-gates[h]));
         unit(q, x + of * d, d, p->eps, 1 / sqrtf((float)d));
         unit(k, x + keys + of * d, d, p->eps, 1);
         for (uint32_t i = 0; i < p->value_dim; i++) {
@@ -196,16 +221,19 @@ static void remember(const launch *l, const states *s, uint32_t h, float *own) {
             for (uint32_t j = 0; j < d; j++) y += q[j] * (row[j] = keep * row[j] + delta * k[j]);
             F(3)[((uint64_t)r * p->heads + h) * p->value_dim + i] = y;
         }
-        if (keeps(s, first + r + 1, end)) memcpy(state_at(s, first + r + 1) + h * size, own, size * sizeof *own);
+        if (keeps(s, after, end)) memcpy(state_at(s, after) + h * size, own, size * sizeof *own);
     }
 }
 
 static void delta_rule(const launch *l) {
     PARAMS(delta_rule);
     uint64_t size = (uint64_t)p->value_dim * p->key_dim;
-    states s = {F(4), p->heads * size, p->live, p->saved, p->each};
+    states s = {F(4), p->heads * size, p->live, p->saved, p->each, NULL, 0};
     float *own = malloc(size * sizeof *own);
-    for (uint32_t h = 0; h < p->heads; h++) remember(l, &s, h, own);
+    for (uint32_t i = 0; i < stretches(l, l->specs[1]); i++) {
+        stretch a = take(l, &s, l->specs[1], i, p->tables, p->table, p->pool);
+        for (uint32_t h = 0; h < p->heads; h++) remember(l, &s, a, h, own);
+    }
     free(own);
 }
 
@@ -215,7 +243,59 @@ static void sigmoid_mul(const launch *l) {
         for (uint32_t i = 0; i < p->n; i++) F(0)[(uint64_t)r * p->n + i] /= 1 + expf(-F(1)[(uint64_t)r * p->gate_stride + i]);
 }
 
-#define LAYERS(X) X(route) X(route_scored) X(expert_gemv) X(expert_sum) X(scale_rows) X(layernorm) X(latent_kv) X(causal_conv) X(delta_rule) X(sigmoid_mul)
+// scan computes the rows of a head.
+static void scan(const launch *l, const states *s, stretch a, uint32_t h, float *own) {
+    PARAMS(ssm_scan);
+    uint32_t n = p->state_dim, end = a.first + a.count, b_at = p->heads * p->head_dim + h / (p->heads / p->groups) * n;
+    uint64_t size = (uint64_t)p->head_dim * n;
+    float rate = l->specs[0] == PIANOLA_DECAY_LOG ? expf(F(2)[h]) : -F(2)[h];
+    memset(own, 0, size * sizeof *own);
+    if (a.first && a.count) memcpy(own, state_at(s, a.first) + h * size, size * sizeof *own);
+    for (uint32_t i = 0; i < a.count; i++) {
+        uint32_t r = a.row + i, after = a.first + i + 1;
+        const float *x = F(0) + (uint64_t)r * p->x_stride, *b = x + b_at, *c = b + p->groups * n;
+        float raw = F(1)[(uint64_t)r * p->step_stride + h] + F(2)[p->heads + h];
+        float length = fminf(fmaxf(raw > 20 ? raw : log1pf(expf(raw)), p->step_min), p->step_max), keep = expf(-rate * length);
+        for (uint32_t e = 0; e < p->head_dim; e++) {
+            float v = x[h * p->head_dim + e], y = 0, *row = own + (uint64_t)e * n;
+            for (uint32_t j = 0; j < n; j++) y += c[j] * (row[j] = keep * row[j] + length * v * b[j]);
+            F(3)[((uint64_t)r * p->heads + h) * p->head_dim + e] = y + F(2)[2 * p->heads + h] * v;
+        }
+        if (keeps(s, after, end)) memcpy(state_at(s, after) + h * size, own, size * sizeof *own);
+    }
+}
+
+static void ssm_scan(const launch *l) {
+    PARAMS(ssm_scan);
+    uint64_t size = (uint64_t)p->head_dim * p->state_dim;
+    states s = {F(4), p->heads * size, p->live, p->saved, p->each, NULL, 0};
+    float *own = malloc(size * sizeof *own);
+    for (uint32_t i = 0; i < stretches(l, l->specs[1]); i++) {
+        stretch a = take(l, &s, l->specs[1], i, p->tables, p->table, p->pool);
+        for (uint32_t h = 0; h < p->heads; h++) scan(l, &s, a, h, own);
+    }
+    free(own);
+}
+
+static void gated_norm(const launch *l) {
+    PARAMS(gated_norm);
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t g = 0; g < p->groups; g++) {
+            float *x = F(0) + ((uint64_t)r * p->groups + g) * p->n;
+            const float *gate = F(1) + (uint64_t)r * p->gate_stride + g * p->n;
+            for (uint32_t i = 0; i < p->n && l->specs[0] != PIANOLA_GATE_AFTER; i++) x[i] *= gated(PIANOLA_ACTIVATION_SILU, gate[i]);
+            if (l->specs[0] != PIANOLA_GATE_ALONE) norm(x, x, F(2) + g * p->n, p->n, p->eps);
+            for (uint32_t i = 0; i < p->n && l->specs[0] == PIANOLA_GATE_AFTER; i++) x[i] *= gated(PIANOLA_ACTIVATION_SILU, gate[i]);
+        }
+}
+
+static void scale_columns(const launch *l) {
+    PARAMS(scale_columns);
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t i = 0; i < p->n; i++) F(0)[(uint64_t)r * p->stride + i] *= F(1)[i];
+}
+
+#define LAYERS(X) X(ssm_scan) X(gated_norm) X(scale_columns) X(route) X(route_scored) X(expert_gemv) X(expert_sum) X(scale_rows) X(layernorm) X(latent_kv) X(causal_conv) X(delta_rule) X(sigmoid_mul)
 LAYERS(GUARD)
 
 kernel layer_kernel(const char *name) {
