@@ -102,11 +102,10 @@ type Chip struct {
 	// weights. If it is 0, weights are loaded directly to registers. Kernels use up to 10,240.
 	GEMVAhead int `json:"gemv_ahead"`
 
-	// GEMVSingle selects the form of gemv for a single row, which loads its input at once and leaves room
-	// on a multiprocessor for the threadgroups of the next command. It is the least threadgroup
-	// memory in bytes of a product whose input is a norm: more than half of a multiprocessor's keeps it
-	// from running two threadgroups of the same product. If it is 0, no product has this form. It needs
-	// GEMVAhead on a CUDA device.
+	// GEMVSingle selects the form of gemv for a single row, which loads its input at once. It is the
+	// least threadgroup memory in bytes of quantised products and of float products whose input is a
+	// norm. More than half of a multiprocessor's keeps it from running two threadgroups of such a
+	// product. If it is 0, no product has this form. It needs GEMVAhead on a CUDA device.
 	GEMVSingle int `json:"gemv_single"`
 
 	// AttnHeads is the largest number of heads, all with the same K and V, that a

@@ -232,17 +232,18 @@ const (
 )
 
 // singleAhead returns the parameter Ahead of a product in the form for one row: what the kernel fills, and
-// what the chip's GEMVAhead has beyond that. If the input is a norm, the threadgroup memory is at least the
-// chip's GEMVSingle.
+// what the chip's GEMVAhead has beyond that. Quantised products, and others whose input is a norm, have at
+// least the chip's GEMVSingle of threadgroup memory.
 func (a productArgs) singleAhead(l *lowering, p kernels.GEMVParams) uint32 {
 	c := l.s.in.Chip
 	simds := c.GEMVThreads / c.SIMDWidth
-	ahead, input := tileSlots, a.w.cols+a.w.cols/8
-	if a.w.layout != dtype.Tiled16 {
-		ahead, input = floatSlots, 4*a.w.cols
+	tiles := a.w.layout == dtype.Tiled16
+	ahead, input := floatSlots, 4*a.w.cols
+	if tiles {
+		ahead, input = tileSlots, a.w.cols+a.w.cols/8
 	}
 	ahead += max(0, c.GEMVAhead-tileSlots)
-	if a.input == decl.InputNorm {
+	if tiles || a.input == decl.InputNorm {
 		rest := c.GEMVSingle - input - 2*c.GEMVThreads - 4*int(p.Group)
 		ahead = max(ahead, roundUp(ceil(max(rest, 0), simds), 16))
 	}
