@@ -67,6 +67,11 @@ float gated(uint32_t activation, float x) {
     return x / (1 + expf(-x));
 }
 
+static void activate(const launch *l) {
+    PARAMS(activate);
+    for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] = gated(l->specs[0], F(0)[i]);
+}
+
 static void soft_cap(const launch *l) {
     PARAMS(soft_cap);
     for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] = p->cap * tanhf(F(0)[i] / p->cap);
@@ -620,7 +625,7 @@ static void rank(const launch *l) {
 }
 
 // Every kernel first checks the stop flag.
-#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(attn_tile) X(attn_chunk) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(gemm_few) X(add_rmsnorm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(choose_rows) X(patch)
+#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(attn_tile) X(attn_chunk) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(gemm_few) X(add_rmsnorm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(activate) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(choose_rows) X(patch)
 KERNELS(GUARD)
 
 kernel fake_kernel(const char *name) {
