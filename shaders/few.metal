@@ -367,7 +367,11 @@ static inline void gemm_few_of(thread const halves_product &p, thread const few_
         next = few_begin<T, N>(filled, barriers, part, p, input, next, lane);
     }
     for (uint first = part.first; first < part.last;) {
-        // The stage before has been read by all lanes, so it can be filled again.
+        // All lanes have read the stage before, so it can be filled again. Copies of the copy unit are ordered
+        // behind reads of threadgroup memory only by a fence.
+#ifdef PIANOLA_WARPGROUPS
+        metal::shim::publish();
+#endif
         simdgroup_barrier(mem_flags::mem_threadgroup);
         next = few_begin<T, N>(filled, barriers, part, p, input, next, lane);
 #ifdef PIANOLA_WARPGROUPS
@@ -378,8 +382,8 @@ static inline void gemm_few_of(thread const halves_product &p, thread const few_
 #endif
         if (lanes) {
             wait_few(S::count() - 1);
-            simdgroup_barrier(mem_flags::mem_threadgroup);
         }
+        simdgroup_barrier(mem_flags::mem_threadgroup);
         threadgroup const uchar *at = part.ring + used.at * S::bytes(S::tiles());
         const uint last = min((first / S::tiles() + 1) * S::tiles(), part.last);
         for (uint k = 0; k < last - first; k++) {
