@@ -42,8 +42,8 @@ func small(t testing.TB, architecture string) synth.Shape {
 	s.Arch, s.Layers, s.Hidden, s.FFN = architecture, 1, 512, 1024
 	s.Heads, s.KVHeads, s.HeadDim, s.Context = 8, 2, 128, 8192
 	if architecture == "qwen35" {
-		s.Layers, s.HeadDim = 2, 256
-		s.Delta = &synth.Delta{Interval: 2, KeyHeads: 2, Heads: 4, KeyDim: 128, ValueDim: 128, Taps: 4, RopeDim: 64}
+		s.Layers, s.HeadDim = 3, 256
+		s.Delta = &synth.Delta{Interval: 3, KeyHeads: 2, Heads: 4, KeyDim: 128, ValueDim: 128, Taps: 4, RopeDim: 64}
 	}
 	return s
 }
