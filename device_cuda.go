@@ -71,9 +71,9 @@ func cudaChip(g cuda.GPU) (*chip.Chip, error) {
 	}
 	// The exact kernels for sm_90a, which the H200 uses, run on this GPU too.
 	if g.Major == 9 && g.Minor == 0 {
-		c.GEMMHalves, c.PrefillFew = 384, 32
+		c.GEMMHalves, c.PrefillFew, c.BatchFew = 384, 32, "float"
 		if c.Validate() != nil {
-			c.GEMMHalves, c.PrefillFew = 0, 0
+			c.GEMMHalves, c.PrefillFew, c.BatchFew = 0, 0, ""
 		}
 	}
 	return c, c.Validate()

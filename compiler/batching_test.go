@@ -18,7 +18,7 @@ import (
 
 // TestBatching compiles tables for batching for every chip. Validate checks that all programs have the
 // same arithmetic. Decode must have the kernels of prefill, except for the embedding, the norms before
-// the head, the head and the choice of a token.
+// the head, the head and the choice of a token. gemm_few takes the place of gemm_halves.
 func TestBatching(t *testing.T) {
 	for _, path := range tiny(t) {
 		if !exhaustive.On && strings.HasSuffix(path, ".gguf") {
@@ -39,7 +39,7 @@ func TestBatching(t *testing.T) {
 					t.Errorf("%s, %s: options %+v, %v", path, name, got, err)
 				}
 				for i := range tab.Cmds {
-					if slices.Contains([]decl.ID{kernels.GEMV, kernels.GEMMFew, kernels.RoPEAttn, kernels.AttnMerge}, tab.Cmds[i].Kernel) {
+					if slices.Contains([]decl.ID{kernels.GEMV, kernels.RoPEAttn, kernels.AttnMerge}, tab.Cmds[i].Kernel) {
 						t.Errorf("%s, %s, %+v: command %d (%s) has a kernel for one row or few", path, name, o, i, tab.Label(i))
 					}
 				}
@@ -57,7 +57,7 @@ func TestBatching(t *testing.T) {
 func TestBatchingFew(t *testing.T) {
 	for _, path := range tiny(t) {
 		in := input(t, path, "h200", Options{Sequences: 300})
-		in.Chip.BatchFew = true
+		in.Chip.BatchFew = "all"
 		tab := mustCompile(t, in)
 		if faults := tab.Validate(); len(faults) > 0 { // such as kernels with another order of sums
 			t.Fatalf("%s: %v", path, faults[0])
@@ -79,7 +79,7 @@ func TestBatchingFew(t *testing.T) {
 			}
 		}
 		in = input(t, path, "h200", Options{Batching: true, Exact: true})
-		in.Chip.BatchFew = true
+		in.Chip.BatchFew = "all"
 		for _, cmd := range mustCompile(t, in).Cmds {
 			if cmd.Kernel == kernels.GEMMFew {
 				t.Errorf("%s: an exact table has gemm_few", path)
@@ -92,7 +92,7 @@ func TestBatchingFew(t *testing.T) {
 func TestBatchingFewQuantised(t *testing.T) {
 	for path, want := range map[string]decl.ID{"testdata/gopher-q8_0.gguf": kernels.GEMMFew, "testdata/tiny/llama": kernels.GEMMHalves} {
 		in := input(t, testmodels.Path(t, filepath.Join("..", path)), "h200", Options{Sequences: 40})
-		in.Chip.BatchFew = true
+		in.Chip.BatchFew = "all"
 		tab := mustCompile(t, in)
 		if faults := tab.Validate(); len(faults) > 0 {
 			t.Fatalf("%s: %v", path, faults[0])
@@ -115,7 +115,7 @@ func TestBatchingFewQuantised(t *testing.T) {
 // TestRequestAhead compiles for a chip whose products request 64 KiB of weights ahead.
 func TestRequestAhead(t *testing.T) {
 	in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "llama")), "h200", Options{Sequences: 40})
-	in.Chip.BatchFew, in.Chip.RequestAhead = true, 64<<10
+	in.Chip.BatchFew, in.Chip.RequestAhead = "all", 64<<10
 	tab := mustCompile(t, in)
 	got := map[decl.ID]uint32{}
 	for i := range tab.Cmds {
@@ -155,11 +155,14 @@ func TestBatchSlots(t *testing.T) {
 	}
 }
 
-// layerKernels returns the kernels of the first layer's commands in a program.
+// layerKernels returns the kernels of the first layer's commands in a program, gemm_halves for gemm_few.
 func layerKernels(t *table.Table, program string) (list []decl.ID) {
 	p, _, _ := t.Program(program)
 	for i, c := range t.ProgramCmds(p) {
 		if strings.HasPrefix(t.Label(int(p.First)+i), "layer.0.") {
+			if c.Kernel == kernels.GEMMFew {
+				c.Kernel = kernels.GEMMHalves // in the same order
+			}
 			list = append(list, c.Kernel)
 		}
 	}

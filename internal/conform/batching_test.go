@@ -202,7 +202,9 @@ func (w *whole) batching(t *testing.T, p *emu.Program) error {
 	t.Helper()
 	w.change, w.changed = func(c *chip.Chip) {
 		small(c)
-		c.BatchFew = c.Device == chip.CUDA
+		if c.Device == chip.CUDA {
+			c.BatchFew = "all"
+		}
 	}, "small"
 	w.layers = 1
 	tab, src := w.compile(t)

@@ -92,7 +92,7 @@ func TestAppleGEMV(t *testing.T) {
 				if p.apple.sums > 0 {
 					input = decl.InputScaled
 				}
-				if _, ok := k.Entry([]uint32{uint32(typ), decl.ActF32, input, 0, uint32(dtype.Rows), p.output(), 0}); ok == (p.apple != appleProduct{}) {
+				if _, ok := k.Entry([]uint32{uint32(typ), decl.ActF32, input, 0, uint32(dtype.Rows), p.output(), 0, 0}); ok == (p.apple != appleProduct{}) {
 					t.Fatalf("%+v: there is PTX for it: %t", p, ok)
 				}
 				p.check(t, e, seed, pick(r, 32, 64, 96, 128, 192, 256), 2e-5, 2e-5)
