@@ -20,7 +20,7 @@ func TestBatchingFaults(t *testing.T) {
 		brk               func(tab *table.Table, c *table.Cmd)
 		want              string
 	}{
-		{"another order in gemm_halves", "h200", "tiny/qwen3", down, func(_ *table.Table, c *table.Cmd) {
+		{"another order in gemm_halves", "h200", "gopher-q8_0.gguf", down, func(_ *table.Table, c *table.Cmd) {
 			p := kernels.GEMMHalvesParamsOf(c)
 			p.Spread = 1
 			p.Put(c)
