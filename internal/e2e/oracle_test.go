@@ -145,7 +145,7 @@ func (o *oracle) heads(r, norm arch.Role, layer, position int, y []float64) []fl
 	}
 	if t := &o.Temper; r == arch.Q && t.Scale != 0 && (o.Layer[layer].NoRope || !t.NoRope) {
 		for i := range x {
-			x[i] *= 1 + float64(t.Scale)*math.Log1p(math.Floor(float64((position+t.Offset)/t.Span)))
+			x[i] *= 1 + float64(t.Scale)*math.Log1p(float64((position+t.Offset)/t.Span))
 		}
 	}
 	return x
