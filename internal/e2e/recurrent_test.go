@@ -67,7 +67,7 @@ func TestRecurrentProperty(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := open(t, dir, pianola.Options{Device: "cpu", Threads: 1, Table: pianola.TableOptions{Batching: true}})
 			r := rand.New(rand.NewPCG(1, 19))
-			for range exhaustive.Pick(250, 30) {
+			for range exhaustive.Pick(120, 30) {
 				recurrentCalls(t, m, r, 12)
 			}
 		})
