@@ -14,8 +14,8 @@ import (
 // TestSingleGEMV compares gemv's form for one row with its general form, which gives the same bits, and
 // with the CPU device.
 func TestSingleGEMV(t *testing.T) {
-	e := builds.Get(t, checked)
 	for _, typ := range types() {
+		e := typed(t, typ, false)
 		elems, _ := typ.Block()
 		p := productOf{kernel: kernels.GEMV, t: typ, act: decl.ActQ8, layout: dtype.Tiled16, rows: 1, rowGroup: 1, ahead: 10240, single: true}
 		switch {

@@ -147,7 +147,7 @@ func TestRouteScored(t *testing.T) {
 					chosen[i] /= float64(s.factors[e])
 				}
 			}
-			if err := near(chosen, weights, int(s.Used), 4e-6); err != nil {
+			if err := near(chosen, weights, int(s.Used), 1e-5); err != nil {
 				t.Fatalf("seed %d: %+v: weights: %v", seed, s.RouteScoredParams, err)
 			}
 		}
