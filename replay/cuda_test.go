@@ -133,7 +133,7 @@ func TestParallelCUDA(t *testing.T) {
 func TestParallelRowsCUDA(t *testing.T) {
 	for _, mode := range cuda.Modes() {
 		t.Run(mode, func(t *testing.T) {
-			testParallelRows(t, uint64(exhaustive.Pick(12, 3)), func(o compiler.Options) *replay.Model {
+			testParallelRows(t, uint64(exhaustive.Pick(6, 3)), func(o compiler.Options) *replay.Model {
 				if o.Sequences == 0 {
 					return loadedOn(t, fakeCUDA(t, mode), "h200", "llama", 48, o)
 				}

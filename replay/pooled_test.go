@@ -338,7 +338,7 @@ type pooledSize struct{ context, sequences, pages, tokens int }
 
 // sizeOfPooled is the size of tests of devices that are not emulated.
 func sizeOfPooled() pooledSize {
-	return pooledSize{200, exhaustive.Pick(40, 6), exhaustive.Pick(150, 24), 12}
+	return pooledSize{200, exhaustive.Pick(20, 6), exhaustive.Pick(75, 24), 12}
 }
 
 // testPooled computes sequences together and alone. All bits must be the same.
