@@ -71,9 +71,10 @@ func cudaChip(g cuda.GPU) (*chip.Chip, error) {
 	}
 	// The exact kernels for sm_90a, which the H200 uses, run on this GPU too.
 	if g.Major == 9 && g.Minor == 0 {
-		c.GEMMHalves, c.PrefillFew, c.BatchFew = 384, 32, "float"
-		if c.Validate() != nil {
-			c.GEMMHalves, c.PrefillFew, c.BatchFew = 0, 0, ""
+		with := *c
+		with.GEMMHalves, with.PrefillFew, with.BatchFew = 384, 32, "float"
+		if with.Validate() == nil {
+			c = &with
 		}
 	}
 	return c, c.Validate()

@@ -66,7 +66,7 @@ func (r *layerRule) readHF(f *fields, c *Config) {
 		}
 	}
 	c.setSizes(f, sizes)
-	r.inputs(f, c, func(width int) int { return f.opt(r.InputVocab, 1, maxVocab, c.Vocab) })
+	r.inputs(f, c, func() int { return f.opt(r.InputVocab, 1, maxVocab, c.Vocab) })
 }
 
 // readGGUF reads the settings of a GGUF file, in which the numbers of KV heads and the feed-forward
@@ -90,7 +90,7 @@ func (r *layerRule) readGGUF(f *fields, c *Config, src Source, meta func(key str
 		l.ValueIsKey = l.KVBack == 0 && !has(src, c.names.weight(V, i))
 	}
 	c.setSizes(f, sizes)
-	r.inputs(f, c, func(width int) int {
+	r.inputs(f, c, func() int {
 		if shape, ok := src.Shape(c.names.weight(InputEmbed, 0)); ok && len(shape) == 2 && shape[0] <= maxVocab {
 			return int(shape[0])
 		}
@@ -123,7 +123,7 @@ func (r *layerRule) share(f *fields, c *Config) {
 }
 
 // inputs reads the sizes of LayerInputs.
-func (r *layerRule) inputs(f *fields, c *Config, vocab func(width int) int) {
+func (r *layerRule) inputs(f *fields, c *Config, vocab func() int) {
 	width := f.opt(r.Inputs, 0, maxWidth, 0)
 	if f.err != nil || width == 0 {
 		for _, role := range []Role{InputEmbed, InputProj, InputProjNorm, InputGate, InputOut, InputPostNorm} {
@@ -135,7 +135,7 @@ func (r *layerRule) inputs(f *fields, c *Config, vocab func(width int) int) {
 		f.failf(r.Inputs, "%d is not a multiple of %d", width, inputUnit)
 		return
 	}
-	c.Inputs = LayerInputs{Width: width, Vocab: vocab(width)}
+	c.Inputs = LayerInputs{Width: width, Vocab: vocab()}
 	if f.err == nil && c.Inputs.Vocab < c.Vocab {
 		f.failf(r.Inputs, "the embedding of inputs has %d rows for %d tokens", c.Inputs.Vocab, c.Vocab)
 	}
@@ -228,7 +228,7 @@ func (v *conversion) layers() {
 		return
 	}
 	window, shared := c.HeadDim, 0
-	lists := map[string][]uint32{}
+	var kvHeads, ff []uint32
 	for i := range c.Layer {
 		if c.Layer[i].Window > 0 {
 			window = c.HeadDimAt(i)
@@ -236,11 +236,11 @@ func (v *conversion) layers() {
 		if c.Layer[i].KVBack > 0 {
 			shared++
 		}
-		lists[kvHeadsKey] = append(lists[kvHeadsKey], uint32(c.KVHeadsAt(i)))
-		lists[ffKey] = append(lists[ffKey], uint32(c.FFAt(i)))
+		kvHeads = append(kvHeads, uint32(c.KVHeadsAt(i)))
+		ff = append(ff, uint32(c.FFAt(i)))
 	}
-	v.set(kvHeadsKey, lists[kvHeadsKey])
-	v.set(ffKey, lists[ffKey])
+	v.set(kvHeadsKey, kvHeads)
+	v.set(ffKey, ff)
 	v.set(r.HeadDim, uint32(window))
 	v.set("attention.value_length_swa", uint32(window))
 	v.set(r.Shared, uint32(shared))

@@ -77,9 +77,9 @@ func (c *Config) readFactors(f *fields, r *scaleRule) {
 		parts[i] *= in
 		any = any || parts[i] != 1
 	}
-	for i := range parts {
-		if any {
-			of.MambaIn[i] = float32(parts[i])
+	if any {
+		for i, x := range parts {
+			of.MambaIn[i] = float32(x)
 		}
 	}
 }

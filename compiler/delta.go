@@ -177,10 +177,7 @@ func (a deltaArgs) lower(l *lowering) {
 	l.bindWeight(kernels.DeltaRuleBindW, a.w)
 	l.bind(kernels.DeltaRuleBindState, n.out[0])
 	l.bind(kernels.DeltaRuleBindOut, n.out[1])
-	l.set(kernels.DeltaRuleSpecDecay, decl.DecayLog)
-	if a.of.Negative {
-		l.set(kernels.DeltaRuleSpecDecay, decl.DecayNegative)
-	}
+	l.set(kernels.DeltaRuleSpecDecay, decayOf(a.of.Negative))
 	l.set(kernels.DeltaRuleSpecSequences, l.sequences())
 	tiled := uint32(0)
 	if a.of.Tiled {

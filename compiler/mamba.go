@@ -121,10 +121,7 @@ func (a scanArgs) lower(l *lowering) {
 	l.bindWeight(kernels.SSMScanBindW, a.w)
 	l.bind(kernels.SSMScanBindState, n.out[0])
 	l.bind(kernels.SSMScanBindOut, n.out[1])
-	l.set(kernels.SSMScanSpecDecay, decl.DecayLog)
-	if a.of.Negative {
-		l.set(kernels.SSMScanSpecDecay, decl.DecayNegative)
-	}
+	l.set(kernels.SSMScanSpecDecay, decayOf(a.of.Negative))
 	largest := a.of.StepMax
 	if largest == 0 {
 		largest = math.MaxFloat32

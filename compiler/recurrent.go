@@ -141,6 +141,15 @@ func (a convArgs) lower(l *lowering) {
 	l.place(table.PatchPosition, decl.SecondIndex)
 }
 
+// decayOf returns the value of the constant decay of kernels with recurrent state: negative says that the
+// file has the negative rates of decay, and not their logarithms.
+func decayOf(negative bool) uint32 {
+	if negative {
+		return decl.DecayNegative
+	}
+	return decl.DecayLog
+}
+
 // states returns the parameters of kernels with recurrent state: live, saved, tables and table.
 func (l *lowering) states() (live, saved, tables, entries uint32) {
 	if l.s.pool != nil {

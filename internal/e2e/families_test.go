@@ -40,22 +40,22 @@ func TestFamilies(t *testing.T) {
 		t.Fatal("no variants", err)
 	}
 	type run struct{ piece, chain int }
+	type form struct {
+		path  string
+		table pianola.TableOptions
+	}
 	runs := exhaustive.Pick([]run{{1, 64}, {7, 1}, {64, 64}}, []run{{7, 64}})
 	for _, path := range goldens {
 		dir := filepath.Dir(path)
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			g, limit := readGolden(t, path), variantLimit(dir)
-			forms := []struct {
-				path  string
-				table pianola.TableOptions
-			}{{path: dir}, {dir, pianola.TableOptions{NoFuse: true}}, {dir, pianola.TableOptions{Batching: true}}}
+			forms := []form{{path: dir}, {dir, pianola.TableOptions{NoFuse: true}}, {dir, pianola.TableOptions{Batching: true}}}
 			if file := converted(t, dir); file != "" {
-				forms = append(forms, forms[0])
-				forms[3].path = file
+				forms = append(forms, form{path: file})
 			}
-			for _, form := range forms {
-				form.table.Context = roomy(t, dir)
-				m := open(t, form.path, pianola.Options{Device: "cpu", Table: form.table})
+			for _, f := range forms {
+				f.table.Context = roomy(t, dir)
+				m := open(t, f.path, pianola.Options{Device: "cpu", Table: f.table})
 				for _, run := range runs {
 					for _, c := range g.Cases {
 						logits, ids := greedyInPieces(t, m, run.chain, run.piece, c.PromptIDs, len(c.GreedyIDs))

@@ -1,5 +1,5 @@
-// Package pages manages the pages of a paged KV cache, and of recurrent state: which pages are free, which sequence uses
-// which, and which hold prefixes that later sequences may share.
+// Package pages manages the pages of a paged KV cache, and of recurrent state: which pages are
+// free, which sequence uses which, and which hold prefixes that later sequences may share.
 //
 // A page holds the K and V of Size consecutive positions. A Store has a pool of pages for each
 // kind of layer, such as full attention and sliding-window attention. A Sequence has a page table

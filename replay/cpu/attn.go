@@ -65,9 +65,7 @@ func newAttn(b *binder) (kernel, error) {
 		vCache: b.kvCache(kernels.AttnBindVCache, p.KVHeads, p.Cap, p.First, d, kind),
 		out:    b.f32(kernels.AttnBindOut),
 	}
-	k.sequences = b.sequences(kernels.AttnSpecSequences, p.Pool)
-	k.kCache.paged(b, &k.sequences, p.Tables, p.Table, p.Pool)
-	k.vCache.paged(b, &k.sequences, p.Tables, p.Table, p.Pool)
+	k.paged(b, kernels.AttnSpecSequences, p.Tables, p.Table, p.Pool)
 	k.window = b.window(kernels.AttnSpecWindowed, p.Window)
 	if b.spec(kernels.AttnSpecSinks) != 0 {
 		b.need(!k.split, "positions at the start are not split")
@@ -77,6 +75,13 @@ func newAttn(b *binder) (kernel, error) {
 		k.learned = b.f32(kernels.AttnBindLogits)
 	}
 	return k, b.err
+}
+
+// paged sets the sequences of the rows, and makes the caches pages if the command belongs to a pooled table.
+func (k *attn) paged(b *binder, spec int, tables, table, pool uint32) {
+	k.sequences = b.sequences(spec, pool)
+	k.kCache.paged(b, &k.sequences, tables, table, pool)
+	k.vCache.paged(b, &k.sequences, tables, table, pool)
 }
 
 // window returns the window of a command whose constant spec is set, and 0 for other commands.
@@ -102,9 +107,7 @@ func newAttnTile(b *binder) (kernel, error) {
 		vCache: b.kvCache(kernels.AttnTileBindVCache, p.KVHeads, p.Cap, 0, d, kind),
 		out:    b.f32(kernels.AttnTileBindOut),
 	}
-	k.sequences = b.sequences(kernels.AttnTileSpecSequences, p.Pool)
-	k.kCache.paged(b, &k.sequences, p.Tables, p.Table, p.Pool)
-	k.vCache.paged(b, &k.sequences, p.Tables, p.Table, p.Pool)
+	k.paged(b, kernels.AttnTileSpecSequences, p.Tables, p.Table, p.Pool)
 	k.window = b.window(kernels.AttnTileSpecWindowed, p.Window)
 	if b.spec(kernels.AttnTileSpecLearned) != 0 {
 		k.learned = b.f32(kernels.AttnTileBindLogits)
@@ -127,9 +130,7 @@ func newAttnChunk(b *binder) (kernel, error) {
 		vCache: b.kvCache(kernels.AttnChunkBindVCache, p.KVHeads, p.Cap, 0, d, kind),
 		out:    b.f32(kernels.AttnChunkBindOut),
 	}
-	k.sequences = b.sequences(kernels.AttnChunkSpecSequences, p.Pool)
-	k.kCache.paged(b, &k.sequences, p.Tables, p.Table, p.Pool)
-	k.vCache.paged(b, &k.sequences, p.Tables, p.Table, p.Pool)
+	k.paged(b, kernels.AttnChunkSpecSequences, p.Tables, p.Table, p.Pool)
 	if b.spec(kernels.AttnChunkSpecLearned) != 0 {
 		k.learned = b.f32(kernels.AttnChunkBindLogits)
 	}

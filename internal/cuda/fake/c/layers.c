@@ -199,6 +199,17 @@ static void unit(float *y, const float *x, uint32_t n, float eps, float scale) {
     for (uint32_t i = 0; i < n; i++) y[i] = x[i] * (1 / sqrtf(sum + eps)) * scale;
 }
 
+// each_head calls one for each stretch and head. own has room for a head's state of size elements.
+static void each_head(const launch *l, states *s, uint32_t heads, uint64_t size, uint32_t tables, uint32_t table, uint32_t pool,
+                      void (*one)(const launch *, const states *, stretch, uint32_t h, float *own)) {
+    float *own = malloc(size * sizeof *own);
+    for (uint32_t i = 0; i < stretches(l, l->specs[1]); i++) {
+        stretch a = take(l, s, l->specs[1], i, tables, table, pool);
+        for (uint32_t h = 0; h < heads; h++) one(l, s, a, h, own);
+    }
+    free(own);
+}
+
 // remember computes the rows of a head.
 static void remember(const launch *l, const states *s, stretch a, uint32_t h, float *own) {
     PARAMS(delta_rule);
@@ -229,12 +240,7 @@ static void delta_rule(const launch *l) {
     PARAMS(delta_rule);
     uint64_t size = (uint64_t)p->value_dim * p->key_dim;
     states s = {F(4), p->heads * size, p->live, p->saved, p->each, NULL, 0};
-    float *own = malloc(size * sizeof *own);
-    for (uint32_t i = 0; i < stretches(l, l->specs[1]); i++) {
-        stretch a = take(l, &s, l->specs[1], i, p->tables, p->table, p->pool);
-        for (uint32_t h = 0; h < p->heads; h++) remember(l, &s, a, h, own);
-    }
-    free(own);
+    each_head(l, &s, p->heads, size, p->tables, p->table, p->pool, remember);
 }
 
 static void sigmoid_mul(const launch *l) {
@@ -269,12 +275,7 @@ static void ssm_scan(const launch *l) {
     PARAMS(ssm_scan);
     uint64_t size = (uint64_t)p->head_dim * p->state_dim;
     states s = {F(4), p->heads * size, p->live, p->saved, p->each, NULL, 0};
-    float *own = malloc(size * sizeof *own);
-    for (uint32_t i = 0; i < stretches(l, l->specs[1]); i++) {
-        stretch a = take(l, &s, l->specs[1], i, p->tables, p->table, p->pool);
-        for (uint32_t h = 0; h < p->heads; h++) scan(l, &s, a, h, own);
-    }
-    free(own);
+    each_head(l, &s, p->heads, size, p->tables, p->table, p->pool, scan);
 }
 
 static void gated_norm(const launch *l) {
