@@ -1,6 +1,6 @@
-// Macros for AVX-512 products of strips of 16 rows in layout Tiled16 with one, two or
-// four rows of quantised activations. They compute the same arithmetic as tiledFunc.
-// A lane is a row of the strip. The registers are
+// Macros for AVX-512 products of strips of 16 rows in layout Tiled16 with one, two,
+// four or eight rows of quantised activations. They compute the same arithmetic as
+// tiledFunc. A lane is a row of the strip. The registers are
 //
 //	SI       the tile                 Z0-Z3    float sums, one for each row of x
 //	AX       quants of x              Z4-Z7    sums of the minimums' part
@@ -13,6 +13,10 @@
 //	         stride of y              Z28-Z31  constants
 //	R9       strips left
 //	R10 R11  number of blocks, x
+//
+// With eight rows of x, Z0 to Z7 are their float sums, Z8 to Z15 their integer sums, and
+// R10 and R11 are 5 and 7 times the stride of x. Types with minimums or with two scales
+// per tile have no such loop.
 //
 // VPDPBUSD adds four products of an unsigned and a signed byte to a 32-bit sum,
 // without saturation. The weights are the unsigned operand. They are stored with an
@@ -37,22 +41,32 @@
 // HEAD reads, and the given number of tiles of size bytes, each of which TILE
 // multiplies. ZERO runs before each strip and STORE after it.
 #define TILED(head, tiles, size, ZERO, HEAD, TILE, STORE) \
-	MOVQ y+0(FP), DI         \
-	MOVQ w+16(FP), SI        \
-	MOVQ strips+24(FP), R9   \
 	MOVQ blocks+32(FP), R10  \
 	MOVQ x+40(FP), R11       \
 	MOVQ xStride+48(FP), R12 \
+	STRIPS(R10, R11, head, tiles, size, ZERO, HEAD, TILE, STORE)
+
+// TILED8 is TILED for eight rows of x.
+#define TILED8(head, tiles, size, HEAD, TILE) \
+	MOVQ xStride+48(FP), R12 \
+	LEAQ (R12)(R12*4), R10   \
+	LEAQ (R10)(R12*2), R11   \
+	STRIPS(blocks+32(FP), x+40(FP), head, tiles, size, ZERO8, HEAD, TILE, STORE8)
+
+#define STRIPS(count, rows, head, tiles, size, ZERO, HEAD, TILE, STORE) \
+	MOVQ y+0(FP), DI         \
+	MOVQ w+16(FP), SI        \
+	MOVQ strips+24(FP), R9   \
 	LEAQ (R12)(R12*2), R13   \
 strip: \
 	TESTQ R9, R9           \
 	JLE   done             \
 	MOVQ  in+56(FP), R14   \
 	SHRQ  $3, R14          \
-	MOVQ  R11, AX          \
-	LEAQ  (R11)(R14*8), DX \
+	MOVQ  rows, AX         \
+	LEAQ  (AX)(R14*8), DX  \
 	LEAQ  (DX)(R14*1), BX  \
-	MOVQ  R10, CX          \
+	MOVQ  count, CX        \
 	ZERO                   \
 block: \
 	HEAD             \
@@ -76,7 +90,7 @@ done: \
 	VZEROUPPER \
 	RET
 
-// Macros whose names end in 1, 2 or 4 handle that many rows of x.
+// Macros whose names end in 1, 2, 4 or 8 handle that many rows of x.
 
 #define ZERO1 \
 	VPXORD Z0, Z0, Z0 \
@@ -92,6 +106,9 @@ done: \
 	VPXORD Z6, Z6, Z6 \
 	VPXORD Z7, Z7, Z7
 
+#define ZERO8 \
+	ZERO4
+
 #define STORE1 \
 	VMOVUPS Z0, (DI)
 #define STORE2 \
@@ -103,6 +120,15 @@ done: \
 	LEAQ    (DI)(R8*2), AX    \
 	VMOVUPS Z2, (AX)          \
 	VMOVUPS Z3, (AX)(R8*1)
+
+#define STORE8 \
+	STORE4                     \
+	LEAQ    (R8)(R8*2), AX     \
+	LEAQ    (DI)(R8*4), DX     \
+	VMOVUPS Z4, (DX)           \
+	VMOVUPS Z5, (DX)(R8*1)     \
+	VMOVUPS Z6, (DX)(R8*2)     \
+	VMOVUPS Z7, (DX)(AX*1)
 
 // STOREMIN adds the minimums' part, then stores as STORE does.
 #define STOREMIN1 \
@@ -133,6 +159,12 @@ done: \
 	LESS2(C)                  \
 	LESS((BX)(R12*2), C, Z10) \
 	LESS((BX)(R13*1), C, Z11)
+#define LESS8(C) \
+	LESS4(C)                  \
+	LESS((BX)(R12*4), C, Z12) \
+	LESS((BX)(R10*1), C, Z13) \
+	LESS((BX)(R13*2), C, Z14) \
+	LESS((BX)(R11*1), C, Z15)
 #define LESSHIGH1(C) \
 	LESS((BX), C, Z12)
 #define LESSHIGH2(C) \
@@ -174,6 +206,12 @@ done: \
 	DOT2(g, W)                               \
 	VPDPBUSD.BCST (4*(g))(AX)(R12*2), W, Z10 \
 	VPDPBUSD.BCST (4*(g))(AX)(R13*1), W, Z11
+#define DOT8(g, W) \
+	DOT4(g, W)                               \
+	VPDPBUSD.BCST (4*(g))(AX)(R12*4), W, Z12 \
+	VPDPBUSD.BCST (4*(g))(AX)(R10*1), W, Z13 \
+	VPDPBUSD.BCST (4*(g))(AX)(R13*2), W, Z14 \
+	VPDPBUSD.BCST (4*(g))(AX)(R11*1), W, Z15
 #define DOTHIGH1(g, W) \
 	VPDPBUSD.BCST (4*(g))(AX), W, Z12
 #define DOTHIGH2(g, W) \
@@ -199,6 +237,12 @@ done: \
 	ADD2                      \
 	ADD((DX)(R12*2), Z10, Z2) \
 	ADD((DX)(R13*1), Z11, Z3)
+#define ADD8 \
+	ADD4                      \
+	ADD((DX)(R12*4), Z12, Z4) \
+	ADD((DX)(R10*1), Z13, Z5) \
+	ADD((DX)(R13*2), Z14, Z6) \
+	ADD((DX)(R11*1), Z15, Z7)
 
 // In K types the integers times their scales are below 2^24, and so is their sum. They are
 // therefore exact as float32, which is faster than 32-bit integers.
@@ -219,6 +263,12 @@ done: \
 	ADDK2                      \
 	ADDK((DX)(R12*2), Z10, Z2) \
 	ADDK((DX)(R13*1), Z11, Z3)
+#define ADDK8 \
+	ADDK4                      \
+	ADDK((DX)(R12*4), Z12, Z4) \
+	ADDK((DX)(R10*1), Z13, Z5) \
+	ADDK((DX)(R13*2), Z14, Z6) \
+	ADDK((DX)(R11*1), Z15, Z7)
 
 // ADDKK adds the integers I of columns 0 to 15 and J of columns 16 to 31, each times their
 // integer scale. The fused multiplication and addition is exact.

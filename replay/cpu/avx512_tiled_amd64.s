@@ -27,6 +27,7 @@
 #define Q80TILE1 Q80TILE(LESS1, DOT1, ADD1)
 #define Q80TILE2 Q80TILE(LESS2, DOT2, ADD2)
 #define Q80TILE4 Q80TILE(LESS4, DOT4, ADD4)
+#define Q80TILE8 Q80TILE(LESS8, DOT8, ADD8)
 #define Q80TILEX Q80TILE(NONEOF, KEEP, KEEPD)
 
 // Z31 is 0x80 in every byte, Z30 is -128 in every word.
@@ -49,6 +50,11 @@ TEXT ·tiledQ8_0x4AVX512(SB), NOSPLIT, $0-64
 	Q80CONSTANTS
 	TILED(0, 1, 544, ZERO4, NOHEAD, Q80TILE4, STORE4)
 
+// func tiledQ8_0x8AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ8_0x8AVX512(SB), NOSPLIT, $0-64
+	Q80CONSTANTS
+	TILED8(0, 1, 544, NOHEAD, Q80TILE8)
+
 // func tiledQ8_0AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
 TEXT ·tiledQ8_0AMX(SB), 0, $29824-80
 	AMX(0x80808080, 0, 1, 544, Q80CONSTANTS, NOHEAD, Q80TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
@@ -66,6 +72,7 @@ TEXT ·tiledQ8_0AMX(SB), 0, $29824-80
 #define Q40TILE1 Q40TILE(LESS1, DOT1, ADD1)
 #define Q40TILE2 Q40TILE(LESS2, DOT2, ADD2)
 #define Q40TILE4 Q40TILE(LESS4, DOT4, ADD4)
+#define Q40TILE8 Q40TILE(LESS8, DOT8, ADD8)
 #define Q40TILEX Q40TILE(NONEOF, KEEP, KEEPD)
 
 // Z30 is -8 in every word.
@@ -87,6 +94,11 @@ TEXT ·tiledQ4_0x2AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledQ4_0x4AVX512(SB), NOSPLIT, $0-64
 	Q40CONSTANTS
 	TILED(0, 1, 288, ZERO4, NOHEAD, Q40TILE4, STORE4)
+
+// func tiledQ4_0x8AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ4_0x8AVX512(SB), NOSPLIT, $0-64
+	Q40CONSTANTS
+	TILED8(0, 1, 288, NOHEAD, Q40TILE8)
 
 // func tiledQ4_0AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
 TEXT ·tiledQ4_0AMX(SB), 0, $29824-80

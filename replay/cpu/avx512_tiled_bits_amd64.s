@@ -41,6 +41,7 @@
 #define Q50TILE1 Q50TILE(LESS1, DOT1, ADD1)
 #define Q50TILE2 Q50TILE(LESS2, DOT2, ADD2)
 #define Q50TILE4 Q50TILE(LESS4, DOT4, ADD4)
+#define Q50TILE8 Q50TILE(LESS8, DOT8, ADD8)
 #define Q50TILEX Q50TILE(NONEOF, KEEP, KEEPD)
 
 #define FIVECONSTANTS \
@@ -66,6 +67,11 @@ TEXT ·tiledQ5_0x2AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledQ5_0x4AVX512(SB), NOSPLIT, $0-64
 	Q50CONSTANTS
 	TILED(0, 1, 352, ZERO4, NOHEAD, Q50TILE4, STORE4)
+
+// func tiledQ5_0x8AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ5_0x8AVX512(SB), NOSPLIT, $0-64
+	Q50CONSTANTS
+	TILED8(0, 1, 352, NOHEAD, Q50TILE8)
 
 // func tiledQ5_0AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
 TEXT ·tiledQ5_0AMX(SB), 0, $29824-80
@@ -223,6 +229,7 @@ TEXT ·tiledQ2_KAMX(SB), 0, $29824-80
 #define TQ20TILE1 TQ20TILE(LESS1, DOT1, ADD1)
 #define TQ20TILE2 TQ20TILE(LESS2, DOT2, ADD2)
 #define TQ20TILE4 TQ20TILE(LESS4, DOT4, ADD4)
+#define TQ20TILE8 TQ20TILE(LESS8, DOT8, ADD8)
 #define TQ20TILEX TQ20TILE(NONEOF, KEEP, KEEPD)
 
 // Z29 is -1 in every word.
@@ -244,6 +251,11 @@ TEXT ·tiledTQ2_0x2AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledTQ2_0x4AVX512(SB), NOSPLIT, $0-64
 	TQ20CONSTANTS
 	TILED(32, 8, 128, ZERO4, HEAD, TQ20TILE4, STORE4)
+
+// func tiledTQ2_0x8AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledTQ2_0x8AVX512(SB), NOSPLIT, $0-64
+	TQ20CONSTANTS
+	TILED8(32, 8, 128, HEAD, TQ20TILE8)
 
 // func tiledTQ2_0AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
 TEXT ·tiledTQ2_0AMX(SB), 0, $29824-80

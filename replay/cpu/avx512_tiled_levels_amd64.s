@@ -42,6 +42,7 @@ GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
 #define IQ4NLTILE1 IQ4NLTILE(LESS1, DOT1, ADD1)
 #define IQ4NLTILE2 IQ4NLTILE(LESS2, DOT2, ADD2)
 #define IQ4NLTILE4 IQ4NLTILE(LESS4, DOT4, ADD4)
+#define IQ4NLTILE8 IQ4NLTILE(LESS8, DOT8, ADD8)
 #define IQ4NLTILEX IQ4NLTILE(NONEOF, KEEP, KEEPD)
 
 // Z30 is -128 in every word.
@@ -65,6 +66,11 @@ TEXT ·tiledIQ4_NLx4AVX512(SB), NOSPLIT, $0-64
 	IQ4CONSTANTS
 	TILED(0, 1, 288, ZERO4, NOHEAD, IQ4NLTILE4, STORE4)
 
+// func tiledIQ4_NLx8AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledIQ4_NLx8AVX512(SB), NOSPLIT, $0-64
+	IQ4CONSTANTS
+	TILED8(0, 1, 288, NOHEAD, IQ4NLTILE8)
+
 // func tiledIQ4_NLAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
 TEXT ·tiledIQ4_NLAMX(SB), 0, $29824-80
 	AMX(0x80808080, 0, 1, 288, IQ4CONSTANTS, NOHEAD, IQ4NLTILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
@@ -78,6 +84,7 @@ TEXT ·tiledIQ4_NLAMX(SB), 0, $29824-80
 #define IQ4XSTILE1 IQ4XSTILE(LESS1, DOT1, ADDK1)
 #define IQ4XSTILE2 IQ4XSTILE(LESS2, DOT2, ADDK2)
 #define IQ4XSTILE4 IQ4XSTILE(LESS4, DOT4, ADDK4)
+#define IQ4XSTILE8 IQ4XSTILE(LESS8, DOT8, ADDK8)
 #define IQ4XSTILEX IQ4XSTILE(NONEOF, KEEP, KEEPDS)
 
 // func tiledIQ4_XSx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
@@ -94,6 +101,11 @@ TEXT ·tiledIQ4_XSx2AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledIQ4_XSx4AVX512(SB), NOSPLIT, $0-64
 	IQ4CONSTANTS
 	TILED(160, 8, 256, ZERO4, HEADSCALES, IQ4XSTILE4, STORE4)
+
+// func tiledIQ4_XSx8AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledIQ4_XSx8AVX512(SB), NOSPLIT, $0-64
+	IQ4CONSTANTS
+	TILED8(160, 8, 256, HEADSCALES, IQ4XSTILE8)
 
 // func tiledIQ4_XSAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
 TEXT ·tiledIQ4_XSAMX(SB), 0, $29824-80
@@ -113,6 +125,7 @@ TEXT ·tiledIQ4_XSAMX(SB), 0, $29824-80
 #define MXFP4TILE1 MXFP4TILE(LESS1, DOT1, ADD1)
 #define MXFP4TILE2 MXFP4TILE(LESS2, DOT2, ADD2)
 #define MXFP4TILE4 MXFP4TILE(LESS4, DOT4, ADD4)
+#define MXFP4TILE8 MXFP4TILE(LESS8, DOT8, ADD8)
 #define MXFP4TILEX MXFP4TILE(NONEOF, KEEP, KEEPD)
 
 // Z30 is -12 in every word; Z28 and Z27 are -128 and 1 as float32.
@@ -137,6 +150,11 @@ TEXT ·tiledMXFP4x2AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledMXFP4x4AVX512(SB), NOSPLIT, $0-64
 	MXFP4CONSTANTS
 	TILED(0, 1, 272, ZERO4, NOHEAD, MXFP4TILE4, STORE4)
+
+// func tiledMXFP4x8AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledMXFP4x8AVX512(SB), NOSPLIT, $0-64
+	MXFP4CONSTANTS
+	TILED8(0, 1, 272, NOHEAD, MXFP4TILE8)
 
 // func tiledMXFP4AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
 TEXT ·tiledMXFP4AMX(SB), 0, $29824-80
