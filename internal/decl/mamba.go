@@ -1,5 +1,7 @@
 package decl
 
+import "slices"
+
 // ssmScan declares the selective state space of Mamba-2.
 var ssmScan = Kernel{
 	Name: "ssm_scan",
@@ -18,7 +20,7 @@ var ssmScan = Kernel{
 		{Name: "out", Role: Write, Shape: "[rows, heads, head_dim]", Elem: F32, Extent: "4*rows*heads*head_dim"},
 		{Name: StateBinding, Role: ReadWrite, Shape: "[live + saved, heads, head_dim, state_dim]", Elem: F32, Extent: "4*(live+saved)*heads*head_dim*state_dim", Reads: "4*heads*head_dim*state_dim"},
 	},
-	Params: []Field{
+	Params: slices.Concat([]Field{
 		{"heads", U32, "heads of X"},
 		{"groups", U32, "groups of B and C, a divisor of heads"},
 		{"head_dim", U32, "elements of a head of X"},
@@ -28,8 +30,7 @@ var ssmScan = Kernel{
 		{"step_min", F32, "smallest step size"},
 		{"step_max", F32, "largest step size"},
 		{"group", U32, "elements of a head of X that a threadgroup computes"},
-		fieldLive, fieldSaved, fieldEach, fieldTables, fieldTable, fieldPool,
-	},
+	}, stateFields),
 	Second:   []Second{secondPos, secondRows},
 	Specs:    []Constant{constDecay, constSequences},
 	Optional: []string{"each", "sequences", "live", "tables", "table", "pool"},

@@ -1,14 +1,17 @@
 package decl
 
+import "slices"
+
 // StateBinding is the name of the binding of a slot with the states of a layer.
 const StateBinding = "state"
 
-// Parameters of kernels with recurrent state, which package recurrent explains.
-var (
-	fieldLive  = Field{"live", U32, "entries of states at positions that are no borders; 0 in a pooled table"}
-	fieldSaved = Field{"saved", U32, "entries of states at borders; in a pooled table, the pages"}
-	fieldEach  = Field{"each", U32, "1 if the state after each row is stored; 0: at borders and after the last row"}
-)
+// stateFields are the last parameters of kernels with recurrent state, which package recurrent explains.
+var stateFields = []Field{
+	{"live", U32, "entries of states at positions that are no borders; 0 in a pooled table"},
+	{"saved", U32, "entries of states at borders; in a pooled table, the pages"},
+	{"each", U32, "1 if the state after each row is stored; 0: at borders and after the last row"},
+	fieldTables, fieldTable, fieldPool,
+}
 
 const (
 	stateRing = "saved >= 1 && (sequences == own ? live >= 2 && live <= 1024 && each <= 1 : live == 0 && each == 0)"
@@ -33,13 +36,12 @@ var causalConv = Kernel{
 		{Name: "out", Role: Write, Shape: "[rows, n]", Elem: F32, Extent: "4*rows*n"},
 		{Name: StateBinding, Role: ReadWrite, Shape: "[live + saved, taps - 1, n]", Elem: F32, Extent: "4*(live+saved)*(min(taps,8)-min(taps,2)+1)*n", Reads: "4*(min(taps,8)-min(taps,2)+1)*n", Doc: "rows of u, the oldest first"},
 	},
-	Params: []Field{
+	Params: slices.Concat([]Field{
 		{"n", U32, "channels"},
 		{"taps", U32, "positions that a convolution covers"},
 		{"x_stride", U32, "elements from one row of x to the next"},
 		{"group", U32, "channels that a threadgroup computes"},
-		fieldLive, fieldSaved, fieldEach, fieldTables, fieldTable, fieldPool,
-	},
+	}, stateFields),
 	Second:   []Second{secondPos, secondRows},
 	Specs:    []Constant{constConv, constBias, constSequences},
 	Optional: []string{"each", "bias", "sequences", "live", "tables", "table", "pool"},
@@ -64,7 +66,7 @@ var deltaRule = Kernel{
 		{Name: "out", Role: Write, Shape: "[rows, heads, value_dim]", Elem: F32, Extent: "4*rows*heads*value_dim"},
 		{Name: StateBinding, Role: ReadWrite, Shape: "[live + saved, heads, value_dim, key_dim]", Elem: F32, Extent: "4*(live+saved)*heads*value_dim*key_dim", Reads: "4*heads*value_dim*key_dim"},
 	},
-	Params: []Field{
+	Params: slices.Concat([]Field{
 		{"heads", U32, "heads of V"},
 		{"key_heads", U32, "heads of Q and K, a divisor of heads"},
 		{"key_dim", U32, "elements of a head of Q and K"},
@@ -74,8 +76,7 @@ var deltaRule = Kernel{
 		{"eps", F32, "added to the sum of squares in l2norm"},
 		{"tiled", U32, "1 if neighbouring heads have different Q and K"},
 		{"group", U32, "elements of a head of V that a threadgroup computes"},
-		fieldLive, fieldSaved, fieldEach, fieldTables, fieldTable, fieldPool,
-	},
+	}, stateFields),
 	Second:   []Second{secondPos, secondRows},
 	Specs:    []Constant{constDecay, constSequences},
 	Optional: []string{"each", "tiled", "sequences", "live", "tables", "table", "pool"},

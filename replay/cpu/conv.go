@@ -18,16 +18,20 @@ type states struct {
 	pages tables // of a pooled table
 }
 
-// states returns the states in binding i, which have size elements each.
-func (b *binder) states(i int, of sequences, live, saved, each uint32, size int) states {
-	return states{sequences: of, ring: recurrent.Ring{Live: int(live), Saved: int(saved)}, each: each != 0, size: size, all: b.f32(i)}
-}
+// stateParams are the parameters of a command that describe its states.
+type stateParams struct{ live, saved, each, tables, table, pool uint32 }
 
-// paged makes the entries of the slot pages, if the command belongs to a pooled table.
-func (s *states) paged(b *binder, at, each, pool uint32) {
-	if s.kind != decl.SequencesOwn {
-		s.pages = b.tables(at, each, pool, s.ring.Saved)
+// states returns the states in binding i, which have size elements each, in a command whose
+// specialisation value spec selects the sequences. In a pooled table, the entries of the slot are pages.
+func (b *binder) states(i, spec, size int, p stateParams) states {
+	s := states{
+		sequences: b.sequences(spec, p.pool), ring: recurrent.Ring{Live: int(p.live), Saved: int(p.saved)},
+		each: p.each != 0, size: size, all: b.f32(i),
 	}
+	if s.kind != decl.SequencesOwn {
+		s.pages = b.tables(p.tables, p.table, p.pool, s.ring.Saved)
+	}
+	return s
 }
 
 // at returns the memory of the state of a sequence at a position.
@@ -100,10 +104,9 @@ func newCausalConv(b *binder) (kernel, error) {
 	k := &causalConv{
 		ops: b.ops, n: int(p.N), taps: int(p.Taps), stride: int(p.XStride), group: int(min(p.N, convGroup)),
 		gated:  b.spec(kernels.CausalConvSpecConv) == decl.ConvGated,
-		states: b.states(kernels.CausalConvBindState, b.sequences(kernels.CausalConvSpecSequences, p.Pool), p.Live, p.Saved, p.Each, int(p.Taps-1)*int(p.N)),
+		states: b.states(kernels.CausalConvBindState, kernels.CausalConvSpecSequences, int(p.Taps-1)*int(p.N), stateParams{p.Live, p.Saved, p.Each, p.Tables, p.Table, p.Pool}),
 		x:      b.f32(kernels.CausalConvBindX), w: b.f32(kernels.CausalConvBindW), bias: b.f32(kernels.CausalConvBindBias), out: b.f32(kernels.CausalConvBindOut),
 	}
-	k.states.paged(b, p.Tables, p.Table, p.Pool)
 	if b.err == nil && !k.gated {
 		k.ones = slices.Repeat([]float32{1}, k.group)
 	}

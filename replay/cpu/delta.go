@@ -32,10 +32,9 @@ func newDeltaRule(b *binder) (kernel, error) {
 		ops: b.ops, heads: int(p.Heads), keyHeads: int(p.KeyHeads), keyDim: int(p.KeyDim), valueDim: int(p.ValueDim),
 		stride: int(p.XStride), gateStride: int(p.GateStride), eps: p.Eps, tiled: p.Tiled != 0,
 		negative: b.spec(kernels.DeltaRuleSpecDecay) == decl.DecayNegative,
-		states:   b.states(kernels.DeltaRuleBindState, b.sequences(kernels.DeltaRuleSpecSequences, p.Pool), p.Live, p.Saved, p.Each, int(p.Heads)*int(p.ValueDim)*int(p.KeyDim)),
+		states:   b.states(kernels.DeltaRuleBindState, kernels.DeltaRuleSpecSequences, int(p.Heads)*int(p.ValueDim)*int(p.KeyDim), stateParams{p.Live, p.Saved, p.Each, p.Tables, p.Table, p.Pool}),
 		x:        b.f32(kernels.DeltaRuleBindX), gates: b.f32(kernels.DeltaRuleBindGates), out: b.f32(kernels.DeltaRuleBindOut),
 	}
-	k.states.paged(b, p.Tables, p.Table, p.Pool)
 	if w := b.f32(kernels.DeltaRuleBindW); len(w) == 2*k.heads {
 		k.rates, k.shift = w[:k.heads], w[k.heads:]
 	}

@@ -26,10 +26,9 @@ func newSSMScan(b *binder) (kernel, error) {
 		ops: b.ops, heads: int(p.Heads), groups: int(p.Groups), headDim: int(p.HeadDim), stateDim: int(p.StateDim),
 		stride: int(p.XStride), stepStride: int(p.StepStride), stepMin: p.StepMin, stepMax: p.StepMax,
 		negative: b.spec(kernels.SSMScanSpecDecay) == decl.DecayNegative,
-		states:   b.states(kernels.SSMScanBindState, b.sequences(kernels.SSMScanSpecSequences, p.Pool), p.Live, p.Saved, p.Each, int(p.Heads)*int(p.HeadDim)*int(p.StateDim)),
+		states:   b.states(kernels.SSMScanBindState, kernels.SSMScanSpecSequences, int(p.Heads)*int(p.HeadDim)*int(p.StateDim), stateParams{p.Live, p.Saved, p.Each, p.Tables, p.Table, p.Pool}),
 		x:        b.f32(kernels.SSMScanBindX), steps: b.f32(kernels.SSMScanBindSteps), out: b.f32(kernels.SSMScanBindOut),
 	}
-	k.states.paged(b, p.Tables, p.Table, p.Pool)
 	if w := b.f32(kernels.SSMScanBindW); len(w) == 3*k.heads {
 		k.rates, k.shift, k.passThrough = w[:k.heads], w[k.heads:2*k.heads], w[2*k.heads:]
 	}
