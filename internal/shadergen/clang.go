@@ -156,18 +156,23 @@ type hostBuild struct {
 	types    string // names of the only quantised weight types to compile, separated by commas; "" for all
 }
 
-// options returns the options for all parts of the emulator. The tests of a sample run little
-// code of a program with few types, so the compiler's time counts for more than the code's
-// speed.
+// quick are options of a program whose compilation counts for more than its speed: the tests run little
+// of its code. In functions with the products of all weight types, the omitted steps take more time than
+// the rest of the compiler.
+var quick = []string{"-O1", "-mllvm", "-regalloc=basic", "-mllvm", "-enable-tail-merge=0"}
+
+// options returns the options for all parts of the emulator.
 func (b hostBuild) options() []string {
 	args := []string{"--target=x86_64-linux-gnu", "-march=x86-64-v3", "-fPIC", "-ftls-model=initial-exec"}
 	switch {
 	case b.sanitize:
-		return append(args, "-gline-tables-only", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,alignment,bounds", "-fno-sanitize-recover=all", "-fsanitize-address-use-after-return=never")
+		// There are line numbers, but no places of variables.
+		args = append(append(args, quick...), "-gline-tables-only", "-mllvm", "-experimental-debug-variable-locations=false")
+		return append(args, "-fno-omit-frame-pointer", "-fsanitize=address,alignment,bounds", "-fno-sanitize-recover=all", "-fsanitize-address-use-after-return=never")
 	case b.count: // the loads, stores and loops of the source, as a GPU executes them
 		return append(args, "-O1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-unroll-loops")
-	case b.types != "" && !b.shared:
-		return append(args, "-O1")
+	case !b.shared:
+		return append(args, quick...)
 	}
 	return append(args, "-O2")
 }
@@ -190,7 +195,7 @@ func (t *toolchain) object(file, out string, b hostBuild) error {
 // native compiles a part of the emulator that is not a kernel. It is not sanitized, because it
 // runs for every lane at every barrier.
 func (t *toolchain) native(file, out string, b hostBuild) error {
-	args := append([]string{"-x", "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Werror", "-I", "shaders/host"}, hostBuild{}.options()...)
+	args := append([]string{"-x", "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Werror", "-I", "shaders/host"}, hostBuild{shared: true}.options()...)
 	if b.sanitize {
 		args = append(args, "-DPIANOLA_ASAN")
 	}
