@@ -116,8 +116,8 @@ func TestParallelCUDA(t *testing.T) {
 	for _, mode := range cuda.Modes() {
 		t.Run(mode, func(t *testing.T) {
 			n := exhaustive.Pick(200, 20)
-			if mode != "record" {
-				n = exhaustive.Pick(200, 8)
+			if mode != "record" { // the scheduler is the same
+				n = exhaustive.Pick(60, 8)
 			}
 			testInvariance(t, n, compiler.Options{}, func(o compiler.Options) *replay.Model {
 				if o.Sequences == 0 {
@@ -164,7 +164,7 @@ func TestParallelFaults(t *testing.T) {
 	drv := fake.New(t)
 	var m *replay.Model
 	lost, failed, whole := 0, 0, 0
-	for range exhaustive.Pick(200, 8) {
+	for range exhaustive.Pick(100, 8) {
 		if m == nil {
 			m = parallelOn(t, onFake(t, drv, "record"), "h200", "llama", o, replay.LoadOptions{Queue: 100})
 		}
