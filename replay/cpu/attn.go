@@ -345,6 +345,10 @@ func (k *attn) block(w *worker, g *attnGroup, s, at, next int) {
 		}
 	}
 	last = max(first, last)
+	if g.rows == 1 {
+		k.weigh(g, 0, 1, at, first, last)
+		return
+	}
 	// Each row must process its positions in order: those before the common ones, the common
 	// ones, those after.
 	for i := range g.rows {
@@ -363,7 +367,7 @@ func (k *attn) score(w *worker, g *attnGroup, at, next int) {
 	x := &w.float
 	x.x, x.in, x.stride, x.rows = g.q, k.headDim, k.headDim, g.rows*g.heads
 	for p := at; p < next; {
-		n, rows := g.run(&k.kCache, g.newK, g.head/k.perKV, p, next-p)
+		n, rows := g.run(&k.kCache, &g.newK, g.head/k.perKV, p, next-p)
 		if len(rows.scales) == 0 {
 			k.float(g.scores[p-at:], attnBlock, rows.values, n, x)
 		} else {
@@ -412,7 +416,7 @@ func (k *attn) weigh(g *attnGroup, i, n, at, begin, end int) {
 	i, n = i*g.heads, n*g.heads
 	acc := g.acc[i*k.headDim:][:n*k.headDim]
 	for p := begin; p < end; {
-		m, rows := g.run(&k.vCache, g.newV, g.head/k.perKV, p, end-p)
+		m, rows := g.run(&k.vCache, &g.newV, g.head/k.perKV, p, end-p)
 		weights := g.scores[i*attnBlock+p-at:]
 		if len(rows.scales) == 0 {
 			k.ops.addScaledF16(acc, k.headDim, rows.values, m, weights, attnBlock)
@@ -450,9 +454,7 @@ func (k *attn) finish(w *worker, g *attnGroup, s, j int) {
 		clear(out)
 		return
 	}
-	for i, v := range acc {
-		out[i] = v / g.sum[j]
-	}
+	k.ops.divide(out, acc, g.sum[j])
 }
 
 // splitRow returns the two arrays that the splits of row r leave: the values, [heads, splits, d],

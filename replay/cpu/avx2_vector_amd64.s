@@ -52,6 +52,26 @@ scaledone:
 	VZEROUPPER
 	RET
 
+// func divideAVX2(out, x *float32, steps int, by float32)
+//
+// out = x / by
+TEXT ·divideAVX2(SB), NOSPLIT, $0-28
+	MOVQ         out+0(FP), DI
+	MOVQ         x+8(FP), SI
+	MOVQ         steps+16(FP), CX
+	VBROADCASTSS by+24(FP), Y15
+
+dividestep:
+	VMOVUPS (SI), Y0
+	VDIVPS  Y15, Y0, Y0
+	VMOVUPS Y0, (DI)
+	ADDQ    $32, DI
+	ADDQ    $32, SI
+	DECQ    CX
+	JNZ     dividestep
+	VZEROUPPER
+	RET
+
 // func decayAVX2(dst, src, k *float32, steps int, keep, delta float32)
 //
 // dst = keep*src + delta*k

@@ -185,20 +185,82 @@ TEXT ·scaleMaxAVX512(SB), NOSPLIT, $0-28
 	VZEROUPPER
 	RET
 
-// SOFTEN computes the weights exp(score - maximum) of the 16 scores in S, with the
-// maximum in Z11. mask selects the scores that exist. It stores the weights at at(DI)
-// and adds them to the sums in Z12.
-#define SOFTEN(at, mask, S) \
-	VSUBPS    Z11, S, Z0        \
-	EXP                         \
-	VMOVUPS   Z0, mask, at(DI)  \
-	VADDPS    Z0, Z12, mask, Z12
+// FOUR applies OP, whose first source is C, to four registers A and stores the results in B. EACH4
+// has a first source for each register.
+#define FOUR(OP, C, A0, A1, A2, A3, B0, B1, B2, B3) \
+	OP C, A0, B0 \
+	OP C, A1, B1 \
+	OP C, A2, B2 \
+	OP C, A3, B3
+#define EACH4(OP, C0, C1, C2, C3, A0, A1, A2, A3, B0, B1, B2, B3) \
+	OP C0, A0, B0 \
+	OP C1, A1, B1 \
+	OP C2, A2, B2 \
+	OP C3, A3, B3
+
+// HORNER multiplies Z8 to Z11 by Z0 to Z3 and adds C.
+#define HORNER(C) \
+	EACH4(VMULPS, Z0, Z1, Z2, Z3, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11) \
+	FOUR(VADDPS, C, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11)
+
+// EXP4 is EXP for Z0 to Z3, whose elements are at most 0 or NaN. The instructions of the four are
+// interleaved, because one chain of them leaves no room for others in the processor's scheduler. It
+// uses Z4 to Z15. Elements that are not selected by K1 to K4 become 0, and so do those below expMin.
+#define EXP4 \
+	VCMPPS $0x15, Z16, Z0, K1, K1 \
+	VCMPPS $0x15, Z16, Z1, K2, K2 \
+	VCMPPS $0x15, Z16, Z2, K3, K3 \
+	VCMPPS $0x15, Z16, Z3, K4, K4 \
+	FOUR(VMULPS, Z18, Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7)                     \
+	FOUR(VADDPS, Z19, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)                     \
+	FOUR(VSUBPS, Z19, Z4, Z5, Z6, Z7, Z12, Z13, Z14, Z15)                 \
+	FOUR(VPSUBD, Z19, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)                     \
+	FOUR(VMULPS, Z20, Z12, Z13, Z14, Z15, Z8, Z9, Z10, Z11)               \
+	EACH4(VSUBPS, Z8, Z9, Z10, Z11, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3)       \
+	FOUR(VMULPS, Z21, Z12, Z13, Z14, Z15, Z8, Z9, Z10, Z11)               \
+	EACH4(VSUBPS, Z8, Z9, Z10, Z11, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3)       \
+	FOUR(VMULPS, Z22, Z0, Z1, Z2, Z3, Z8, Z9, Z10, Z11)                   \
+	FOUR(VADDPS, Z23, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11)                 \
+	HORNER(Z24)                                                           \
+	HORNER(Z25)                                                           \
+	HORNER(Z26)                                                           \
+	HORNER(Z27)                                                           \
+	EACH4(VMULPS, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3, Z12, Z13, Z14, Z15)     \
+	EACH4(VMULPS, Z12, Z13, Z14, Z15, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11) \
+	EACH4(VADDPS, Z0, Z1, Z2, Z3, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11)     \
+	FOUR(VADDPS, Z28, Z8, Z9, Z10, Z11, Z0, Z1, Z2, Z3)                   \
+	FOUR(VPSRAD, $1, Z4, Z5, Z6, Z7, Z8, Z9, Z10, Z11)                    \
+	EACH4(VPSUBD, Z8, Z9, Z10, Z11, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)       \
+	FOUR(VPSLLD, $23, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11)                 \
+	FOUR(VPADDD, Z28, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11)                 \
+	FOUR(VPSLLD, $23, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)                     \
+	FOUR(VPADDD, Z28, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)                     \
+	EACH4(VMULPS, Z8, Z9, Z10, Z11, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3)       \
+	VMULPS.Z Z4, Z0, K1, Z0 \
+	VMULPS.Z Z5, Z1, K2, Z1 \
+	VMULPS.Z Z6, Z2, K3, Z2 \
+	VMULPS.Z Z7, Z3, K4, Z3
+
+// MASKS sets K1 to K4 to the valid scores, whose bits are in K7.
+#define MASKS \
+	KMOVQ     K7, K1      \
+	KSHIFTRQ  $16, K7, K2 \
+	KSHIFTRQ  $32, K7, K3 \
+	KSHIFTRQ  $48, K7, K4
+
+// SCALED sets Z0 to Z3 to the scores of a head times the scale in Z15.
+#define SCALED \
+	VMULPS.Z (DI), Z15, K1, Z0    \
+	VMULPS.Z 64(DI), Z15, K2, Z1  \
+	VMULPS.Z 128(DI), Z15, K3, Z2 \
+	VMULPS.Z 192(DI), Z15, K4, Z3
 
 // func softenAVX512(scores *float32, stride, n int, scale float32, top, sum *float32, heads int, acc *float32, d int, c *[14]float32)
 //
 // A head has at most 64 scores. The scores of a head begin stride bytes after those of the previous
-// head. d is a multiple of 16.
-TEXT ·softenAVX512(SB), NOSPLIT, $0-80
+// head. d is a multiple of 16. There are at most 16 heads. Lane j of Z30 and Z31 belongs to head j,
+// whose bit is in R14.
+TEXT ·softenAVX512(SB), NOSPLIT, $128-80
 	MOVQ         scores+0(FP), DI
 	MOVQ         stride+8(FP), R9
 	MOVQ         n+16(FP), R10
@@ -214,87 +276,112 @@ TEXT ·softenAVX512(SB), NOSPLIT, $0-80
 	SUBQ         R10, CX
 	MOVQ         $-1, AX
 	SHRQ         CX, AX
-	KMOVW        AX, K1
-	SHRQ         $16, AX
-	KMOVW        AX, K2
-	SHRQ         $16, AX
-	KMOVW        AX, K3
-	SHRQ         $16, AX
-	KMOVW        AX, K4
+	KMOVQ        AX, K7
+	MASKS
+	MOVL         $0xff800000, AX // minus infinity
+	VPBROADCASTD AX, Z14
+	MOVL         $1, R14
+	VPXORD       Z31, Z31, Z31
+	VPXORD       Z30, Z30, Z30
+
+	// Z31 becomes the largest score of each head.
+largest:
+	SCALED
+	VMOVAPS       Z14, Z4
+	VMAXPS        Z4, Z0, K1, Z4
+	VMAXPS        Z4, Z1, K2, Z4
+	VMAXPS        Z4, Z2, K3, Z4
+	VMAXPS        Z4, Z3, K4, Z4
+	VEXTRACTF64X4 $1, Z4, Y5
+	VMAXPS        Y5, Y4, Y4
+	VEXTRACTF128  $1, Y4, X5
+	VMAXPS        X5, X4, X4
+	VMOVHLPS      X4, X4, X5
+	VMAXPS        X5, X4, X4
+	VMOVSHDUP     X4, X5
+	VMAXPS        X5, X4, X4
+	KMOVW         R14, K5
+	VBROADCASTSS  X4, K5, Z31
+	ADDQ          R9, DI
+	ADDL          R14, R14
+	DECQ          R11
+	JNZ           largest
+
+	// Raise the maxima. The frame holds the new ones, and the factors of the sums.
+	DECL     R14
+	KMOVW    R14, K1
+	VPXORD   Z0, Z0, Z0
+	VADDPS   Z0, Z31, Z31 // turns -0 into 0
+	VMOVUPS.Z (SI), K1, Z4
+	VCMPPS   $0x1e, Z4, Z31, K1, K2
+	KMOVW    K2, BX
+	VSUBPS   Z31, Z4, Z0
+	VMOVAPS  Z31, K2, Z4
+	VMOVUPS  Z4, top-64(SP)
+	VMOVUPS  Z31, K2, (SI)
+	VMOVUPS.Z (DX), K1, Z31
+	TESTL    BX, BX
+	JEQ      kept
+	EXP
+	VMOVUPS  Z0, factors-128(SP)
+	VMULPS   Z0, Z31, K2, Z31
+
+kept:
+	MOVQ scores+0(FP), DI
+	MOVL $1, R14
+	LEAQ top-64(SP), SI
+	LEAQ factors-128(SP), R8
+	MOVQ heads+48(FP), R11
 
 head:
-	TESTQ        R11, R11
-	JLE          softened
-	VMULPS.Z     (DI), Z15, K1, Z4
-	VMULPS.Z     64(DI), Z15, K2, Z5
-	VMULPS.Z     128(DI), Z15, K3, Z6
-	VMULPS.Z     192(DI), Z15, K4, Z7
-	MOVL         $0xff800000, AX // minus infinity
-	VPBROADCASTD AX, Z1
-	VMAXPS       Z1, Z4, K1, Z1
-	VMAXPS       Z1, Z5, K2, Z1
-	VMAXPS       Z1, Z6, K3, Z1
-	VMAXPS       Z1, Z7, K4, Z1
-	VEXTRACTF64X4 $1, Z1, Y2
-	VMAXPS       Y2, Y1, Y1
-	VEXTRACTF128 $1, Y1, X2
-	VMAXPS       X2, X1, X1
-	VMOVHLPS     X1, X1, X2
-	VMAXPS       X2, X1, X1
-	VMOVSHDUP    X1, X2
-	VMAXPS       X2, X1, X1
-	VXORPS       X2, X2, X2
-	VADDSS       X2, X1, X9
-	VMOVSS       (SI), X8
-	VUCOMISS     X8, X9
-	JLS          top
-	VSUBSS       X9, X8, X0
-	EXP
-	VBROADCASTSS X0, Z10
-	VMOVSS       X9, (SI)
-	VMULSS       (DX), X0, X2
-	VMOVSS       X2, (DX)
+	TESTL        R14, BX
+	JEQ          weights
+	VBROADCASTSS (R8), Z0
 	XORQ         CX, CX
 
 shrink:
-	VMULPS  (R12)(CX*4), Z10, Z0
-	VMOVUPS Z0, (R12)(CX*4)
+	VMULPS  (R12)(CX*4), Z0, Z1
+	VMOVUPS Z1, (R12)(CX*4)
 	ADDQ    $16, CX
 	CMPQ    CX, R13
 	JLT     shrink
 
-top:
-	VBROADCASTSS  (SI), Z11
-	VPXORD        Z12, Z12, Z12
-	SOFTEN(0, K1, Z4)
-	CMPQ          R10, $16
-	JLE           sum
-	SOFTEN(64, K2, Z5)
-	CMPQ          R10, $32
-	JLE           sum
-	SOFTEN(128, K3, Z6)
-	CMPQ          R10, $48
-	JLE           sum
-	SOFTEN(192, K4, Z7)
+weights:
+	MASKS
+	VBROADCASTSS scale+24(FP), Z15
+	SCALED
+	VBROADCASTSS (SI), Z4
+	FOUR(VSUBPS, Z4, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3)
+	EXP4
+	MASKS
+	VMOVUPS      Z0, K1, (DI)
+	VMOVUPS      Z1, K2, 64(DI)
+	VMOVUPS      Z2, K3, 128(DI)
+	VMOVUPS      Z3, K4, 192(DI)
+	VADDPS       Z1, Z0, Z0
+	VADDPS       Z2, Z0, Z0
+	VADDPS       Z3, Z0, Z0
+	VEXTRACTF64X4 $1, Z0, Y1
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $1, Y0, X1
+	VADDPS       X1, X0, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	KMOVW        R14, K5
+	VBROADCASTSS X0, K5, Z30
+	ADDQ         R9, DI
+	ADDQ         $4, SI
+	ADDQ         $4, R8
+	LEAQ         (R12)(R13*4), R12
+	ADDL         R14, R14
+	DECQ         R11
+	JNZ          head
 
-sum:
-	VEXTRACTF64X4 $1, Z12, Y0
-	VADDPS        Y0, Y12, Y0
-	VEXTRACTF128  $1, Y0, X1
-	VADDPS        X1, X0, X0
-	VMOVHLPS      X0, X0, X1
-	VADDPS        X1, X0, X0
-	VMOVSHDUP     X0, X1
-	VADDSS        X1, X0, X0
-	VADDSS        (DX), X0, X0
-	VMOVSS        X0, (DX)
-	ADDQ          R9, DI
-	ADDQ          $4, SI
-	ADDQ          $4, DX
-	LEAQ          (R12)(R13*4), R12
-	DECQ          R11
-	JMP           head
-
-softened:
+	DECL       R14
+	KMOVW      R14, K1
+	VADDPS     Z31, Z30, Z30
+	VMOVUPS    Z30, K1, (DX)
 	VZEROUPPER
 	RET

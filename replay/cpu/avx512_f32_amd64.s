@@ -217,6 +217,112 @@ wide: \
 	VZEROUPPER                   \
 	RET
 
+// HEADS1 and HEADS2 are WIDE for rows of 64 or 128 float16, the rows of K of most models, without
+// loops over the columns. Z16 to Z23 hold the first row of activations, or with 64 columns and two
+// rows Z16 to Z19 the first and Z20 to Z23 the second. With 128 columns the second is at R14.
+#define HALF(at, A, Q0, Q1, Q2, Q3) \
+	VCVTPH2PS   (at)(SI), Z24    \
+	VCVTPH2PS   (at+32)(SI), Z25 \
+	VCVTPH2PS   (at+64)(SI), Z26 \
+	VCVTPH2PS   (at+96)(SI), Z27 \
+	VFMADD231PS Q0, Z24, A       \
+	VFMADD231PS Q1, Z25, A       \
+	VFMADD231PS Q2, Z26, A       \
+	VFMADD231PS Q3, Z27, A
+#define HALF2(at, A, B, Q0, Q1, Q2, Q3, R0, R1, R2, R3) \
+	HALF(at, A, Q0, Q1, Q2, Q3) \
+	VFMADD231PS R0, Z24, B      \
+	VFMADD231PS R1, Z25, B      \
+	VFMADD231PS R2, Z26, B      \
+	VFMADD231PS R3, Z27, B
+
+#define ROW64X1(r, A) \
+	HALF(128*r, A, Z16, Z17, Z18, Z19)
+#define ROW128X1(r, A) \
+	HALF(256*r, A, Z16, Z17, Z18, Z19)     \
+	HALF(256*r+128, A, Z20, Z21, Z22, Z23)
+#define ROW64X2(r, A, B) \
+	HALF2(128*r, A, B, Z16, Z17, Z18, Z19, Z20, Z21, Z22, Z23)
+#define ROW128X2(r, A, B) \
+	HALF2(256*r, A, B, Z16, Z17, Z18, Z19, (R14), 64(R14), 128(R14), 192(R14))         \
+	HALF2(256*r+128, A, B, Z20, Z21, Z22, Z23, 256(R14), 320(R14), 384(R14), 448(R14))
+
+#define EACHROW1(ROW) \
+	ROW(0, Z0)   \
+	ROW(1, Z1)   \
+	ROW(2, Z2)   \
+	ROW(3, Z3)   \
+	ROW(4, Z4)   \
+	ROW(5, Z5)   \
+	ROW(6, Z6)   \
+	ROW(7, Z7)   \
+	ROW(8, Z8)   \
+	ROW(9, Z9)   \
+	ROW(10, Z10) \
+	ROW(11, Z11) \
+	ROW(12, Z12) \
+	ROW(13, Z13) \
+	ROW(14, Z14) \
+	ROW(15, Z15)
+#define EACHROW2(ROW) \
+	ROW(0, Z0, Z8)  \
+	ROW(1, Z1, Z9)  \
+	ROW(2, Z2, Z10) \
+	ROW(3, Z3, Z11) \
+	ROW(4, Z4, Z12) \
+	ROW(5, Z5, Z13) \
+	ROW(6, Z6, Z14) \
+	ROW(7, Z7, Z15)
+
+#define QUARTERS(p, A, B, C, D) \
+	VMOVUPS (p), A    \
+	VMOVUPS 64(p), B  \
+	VMOVUPS 128(p), C \
+	VMOVUPS 192(p), D
+
+// HEADS processes groups of the given number of rows of the given size, as long as a whole group is
+// left, and then jumps to block. It jumps to next if rows have another size.
+#define HEADS(rows, size, again, next, LOADQ, EACH, ROW, STORE) \
+	CMPQ    R9, $size      \
+	JNE     next           \
+	LOADQ                  \
+again: \
+	CMPQ n+24(FP), $rows   \
+	JLT  block             \
+	ZERO4X                 \
+	EACH(ROW)              \
+	ADDQ $(rows*size), SI  \
+	STORE                  \
+	ADDQ $(4*rows), DI     \
+	SUBQ $rows, n+24(FP)   \
+	JGT  again             \
+	VZEROUPPER             \
+	RET                    \
+next:
+
+#define Q64X1 \
+	QUARTERS(DX, Z16, Z17, Z18, Z19)
+#define Q64X2 \
+	Q64X1                             \
+	LEAQ (DX)(BX*1), R14              \
+	QUARTERS(R14, Z20, Z21, Z22, Z23)
+#define Q128X1 \
+	Q64X1                             \
+	LEAQ 256(DX), R14                 \
+	QUARTERS(R14, Z20, Z21, Z22, Z23)
+#define Q128X2 \
+	Q128X1               \
+	LEAQ (DX)(BX*1), R14
+
+#define HEADS1 \
+	HEADS(16, 128, again64, not64, Q64X1, EACHROW1, ROW64X1, STOREWIDE1)      \
+	HEADS(16, 256, again128, not128, Q128X1, EACHROW1, ROW128X1, STOREWIDE1)  \
+	WIDE(16, WIDE1(1, GETF16), STOREWIDE1)
+#define HEADS2 \
+	HEADS(8, 128, again64, not64, Q64X2, EACHROW2, ROW64X2, STOREWIDE2)      \
+	HEADS(8, 256, again128, not128, Q128X2, EACHROW2, ROW128X2, STOREWIDE2)  \
+	WIDE(8, WIDE2(1, GETF16), STOREWIDE2)
+
 #define NARROW
 
 // FAR16 and FAR32 prefetch rows of weights after the current four, in the order of their
@@ -333,11 +439,11 @@ TEXT ·floatF32x6AVX512(SB), NOSPLIT, $0-56
 
 // func floatF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF16x1AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETF16, GETF16TAIL, ZERO1, ROWS1, STORE1, WIDE(16, WIDE1(1, GETF16), STOREWIDE1), AHEAD, FAR16)
+	PRODUCT(1, GETF16, GETF16TAIL, ZERO1, ROWS1, STORE1, HEADS1, AHEAD, FAR16)
 
 // func floatF16x2AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF16x2AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETF16, GETF16TAIL, ZERO2, ROWS2, STORE2, WIDE(8, WIDE2(1, GETF16), STOREWIDE2), AHEAD, FAR16)
+	PRODUCT(1, GETF16, GETF16TAIL, ZERO2, ROWS2, STORE2, HEADS2, AHEAD, FAR16)
 
 // func floatF16x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF16x4AVX512(SB), NOSPLIT, $0-56

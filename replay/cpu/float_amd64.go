@@ -207,7 +207,7 @@ func scaleMax512(s []float32, scale float32) float32 {
 func (o *ops) soften512() softenFunc {
 	others := o.softenAny()
 	return func(scores []float32, n int, scale float32, top, sum, acc []float32, d int) {
-		if n == 0 || n > attnBlock || d == 0 || d%16 != 0 || len(top) == 0 {
+		if n == 0 || n > attnBlock || d == 0 || d%16 != 0 || len(top) == 0 || len(top) > attnRows {
 			others(scores, n, scale, top, sum, acc, d)
 			return
 		}

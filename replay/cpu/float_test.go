@@ -33,11 +33,13 @@ func TestFloatAgrees(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%v", name, typ), func(t *testing.T) {
 				for range 300 {
 					n, in, rows := r.IntN(12), r.IntN(100), r.IntN(15)
-					switch r.IntN(4) {
+					switch r.IntN(5) {
 					case 0, 1:
 						in = in &^ 15
 					case 2: // long rows, and one row of activations
 						in, rows = 64*(1+r.IntN(9)), 1
+					case 3: // rows of K, several of which are multiplied together
+						n, in, rows = r.IntN(40), 64*(1+r.IntN(3)), 1+r.IntN(3)
 					}
 					x := &floatInput{in: in, stride: in + r.IntN(3), rows: rows}
 					x.x = guardedFloats(t, random(r, max(0, (rows-1)*x.stride+in), extremes[r.IntN(len(extremes))]))

@@ -40,6 +40,13 @@ func (o *ops) normScale(x []float32, eps float32) float32 {
 	return 1 / float32(math.Sqrt(float64(mean+eps)))
 }
 
+// divide sets out to x / by.
+func divide(out, x []float32, by float32) {
+	for i, v := range x {
+		out[i] = v / by
+	}
+}
+
 // scaleMul sets out to (x * scale) * w.
 func scaleMul(out, x, w []float32, scale float32) {
 	out, w = out[:len(x)], w[:len(x)]

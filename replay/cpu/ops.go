@@ -40,6 +40,8 @@ type ops struct {
 	addTo func(x, delta []float32)
 	// scaleMul sets out to (x * scale) * w; all have the same length, and out may be x.
 	scaleMul func(out, x, w []float32, scale float32)
+	// divide sets out to x / by; they have the same length, and out may be x.
+	divide func(out, x []float32, by float32)
 	// decay sets dst to keep*src + delta*k; all have the same length, and dst may be src.
 	decay func(dst, src, k []float32, keep, delta float32)
 	// delta applies the gated delta rule to rows of a state.
@@ -104,6 +106,7 @@ func portable() *ops {
 		sumHalves:    sumHalves,
 		addTo:        addTo,
 		scaleMul:     scaleMul,
+		divide:       divide,
 		decay:        decay,
 		convolve:     func(out, w []float32, x [][]float32) { convolve(out, w, x, 0) },
 		rotateHalves: rotateHalves,

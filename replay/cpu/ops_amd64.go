@@ -57,6 +57,7 @@ func avx2() *ops {
 	o.sumHalves = sumHalvesVector
 	o.addTo = addToVector
 	o.scaleMul = scaleMulVector
+	o.divide = divideVector
 	o.decay = decayVector
 	o.rotateHalves = rotateHalvesVector
 	o.rotatePairs = rotatePairsVector

@@ -82,9 +82,9 @@ func (k *attn) makeHeads(w *worker, g *attnGroup, s int) {
 
 // run returns consecutive rows that hold positions p, p+1, ..., at most n, and their number:
 // either the newest position's own row or rows of the cache.
-func (g *attnGroup) run(c *kvCache, own kvRows, head, p, n int) (int, kvRows) {
+func (g *attnGroup) run(c *kvCache, own *kvRows, head, p, n int) (int, kvRows) {
 	if p == g.fresh {
-		return 1, own
+		return 1, *own
 	}
 	if p < g.fresh {
 		n = min(n, g.fresh-p)

@@ -20,7 +20,7 @@ func TestSoften(t *testing.T) {
 	}
 	for name, o := range implementations() {
 		for i := range 400 {
-			n, heads, d := 1+r.IntN(attnBlock), 1+r.IntN(4), []int{16, 64, 80, 128, 40}[r.IntN(5)]
+			n, heads, d := 1+r.IntN(attnBlock), 1+r.IntN(attnRows+2), []int{16, 64, 80, 128, 40}[r.IntN(5)]
 			scores := float32s(guarded(t, uint64(4*((heads-1)*attnBlock+n))))
 			copy(scores, random(r, len(scores), 30))
 			if i%4 == 0 {
@@ -31,6 +31,7 @@ func TestSoften(t *testing.T) {
 			top, sum := random(r, heads, 30), random(r, heads, 5)
 			if i%3 == 0 {
 				top[0], sum[0] = minusInf, 0
+				top[heads-1] = odd[r.IntN(len(odd))]
 			}
 			acc := float32s(guarded(t, uint64(4*heads*d)))
 			copy(acc, random(r, len(acc), 1))

@@ -10,6 +10,9 @@ func addAVX2(x, delta *float32, steps int)
 func scaleMulAVX2(out, x, w *float32, steps int, scale float32)
 
 //go:noescape
+func divideAVX2(out, x *float32, steps int, by float32)
+
+//go:noescape
 func decayAVX2(dst, src, k *float32, steps int, keep, delta float32)
 
 //go:noescape
@@ -40,6 +43,15 @@ func scaleMulVector(out, x, w []float32, scale float32) {
 		scaleMulAVX2(&out[0], &x[0], &w[0], whole/8, scale)
 	}
 	scaleMul(out[whole:], x[whole:], w[whole:], scale)
+}
+
+func divideVector(out, x []float32, by float32) {
+	out = out[:len(x)]
+	whole := len(x) &^ 7
+	if whole > 0 {
+		divideAVX2(&out[0], &x[0], whole/8, by)
+	}
+	divide(out[whole:], x[whole:], by)
 }
 
 func decayVector(dst, src, k []float32, keep, delta float32) {

@@ -23,6 +23,8 @@ func TestElementwise(t *testing.T) {
 					{"addTo", func(o *ops, x, y []float32) { o.addTo(x, y) }},
 					{"scaleMul", func(o *ops, x, y []float32) { o.scaleMul(x, y, w, 1.7) }},
 					{"scaleMul in place", func(o *ops, x, _ []float32) { o.scaleMul(x, x, w, 1e-3) }},
+					{"divide", func(o *ops, x, y []float32) { o.divide(x, y, 1.7) }},
+					{"divide in place", func(o *ops, x, _ []float32) { o.divide(x, x, -3) }},
 					{"decay", func(o *ops, x, y []float32) { o.decay(x, y, w, 0.9, -1.3) }},
 					{"decay in place", func(o *ops, x, _ []float32) { o.decay(x, x, w, 0.3, 2) }},
 					{"rotateHalves", func(o *ops, x, y []float32) { o.rotateHalves(x, y, angles) }},
