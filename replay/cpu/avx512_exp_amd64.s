@@ -57,6 +57,86 @@
 	VBLENDMPS Z29, Z0, K6, Z0    \
 	VMOVAPS.Z Z0, K5, Z0
 
+// FOUR applies OP, whose first source is C, to four registers A and stores the results in B. EACH4
+// has a first source for each register.
+#define FOUR(OP, C, A0, A1, A2, A3, B0, B1, B2, B3) \
+	OP C, A0, B0 \
+	OP C, A1, B1 \
+	OP C, A2, B2 \
+	OP C, A3, B3
+#define EACH4(OP, C0, C1, C2, C3, A0, A1, A2, A3, B0, B1, B2, B3) \
+	OP C0, A0, B0 \
+	OP C1, A1, B1 \
+	OP C2, A2, B2 \
+	OP C3, A3, B3
+
+// HORNER multiplies Z8 to Z11 by Z0 to Z3 and adds C.
+#define HORNER(C) \
+	EACH4(VMULPS, Z0, Z1, Z2, Z3, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11) \
+	FOUR(VADDPS, C, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11)
+
+// EXP4 sets Z0 to Z3 to exp(Z0) to exp(Z3), if their elements are at most 100 or NaN, and to 0 where
+// K1 to K4 have no bit. The instructions of the four are interleaved, because one chain of them leaves
+// no room for others in the processor's scheduler. It uses Z4 to Z15.
+#define EXP4 \
+	FOUR(VMULPS, Z18, Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7)                     \
+	FOUR(VADDPS, Z19, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)                     \
+	FOUR(VSUBPS, Z19, Z4, Z5, Z6, Z7, Z12, Z13, Z14, Z15)                 \
+	FOUR(VPSUBD, Z19, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)                     \
+	FOUR(VMULPS, Z20, Z12, Z13, Z14, Z15, Z8, Z9, Z10, Z11)               \
+	EACH4(VSUBPS, Z8, Z9, Z10, Z11, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3)       \
+	FOUR(VMULPS, Z21, Z12, Z13, Z14, Z15, Z8, Z9, Z10, Z11)               \
+	EACH4(VSUBPS, Z8, Z9, Z10, Z11, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3)       \
+	FOUR(VMULPS, Z22, Z0, Z1, Z2, Z3, Z8, Z9, Z10, Z11)                   \
+	FOUR(VADDPS, Z23, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11)                 \
+	HORNER(Z24)                                                           \
+	HORNER(Z25)                                                           \
+	HORNER(Z26)                                                           \
+	HORNER(Z27)                                                           \
+	EACH4(VMULPS, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3, Z12, Z13, Z14, Z15)     \
+	EACH4(VMULPS, Z12, Z13, Z14, Z15, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11) \
+	EACH4(VADDPS, Z0, Z1, Z2, Z3, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11)     \
+	FOUR(VADDPS, Z28, Z8, Z9, Z10, Z11, Z0, Z1, Z2, Z3)                   \
+	FOUR(VPSRAD, $1, Z4, Z5, Z6, Z7, Z8, Z9, Z10, Z11)                    \
+	EACH4(VPSUBD, Z8, Z9, Z10, Z11, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)       \
+	FOUR(VPSLLD, $23, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11)                 \
+	FOUR(VPADDD, Z28, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11)                 \
+	FOUR(VPSLLD, $23, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)                     \
+	FOUR(VPADDD, Z28, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)                     \
+	EACH4(VMULPS, Z8, Z9, Z10, Z11, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3)       \
+	VMULPS.Z Z4, Z0, K1, Z0 \
+	VMULPS.Z Z5, Z1, K2, Z1 \
+	VMULPS.Z Z6, Z2, K3, Z2 \
+	VMULPS.Z Z7, Z3, K4, Z3
+
+// BOUND4 prepares any elements for EXP4. Elements above expMax become 100 (Z30), for which EXP4 gives
+// infinity.
+#define BOUND4 \
+	BOUND(Z0, K1) \
+	BOUND(Z1, K2) \
+	BOUND(Z2, K3) \
+	BOUND(Z3, K4)
+#define BOUND(X, K) \
+	VCMPPS  $0x15, Z16, X, K  \
+	VCMPPS  $0x1e, Z17, X, K5 \
+	VMOVAPS Z30, K5, X
+
+// EACH64 is a loop over CX elements, 64 at a time, as long as there are so many. Z30 is 100 and Z31
+// the sign bit.
+#define EACH64(STEP) \
+	MOVL $0x42c80000, AX \
+	VPBROADCASTD AX, Z30 \
+	MOVL $0x80000000, AX \
+	VPBROADCASTD AX, Z31 \
+	SUBQ $64, CX         \
+	JLT  few             \
+many: \
+	STEP                 \
+	SUBQ $64, CX         \
+	JGE  many            \
+few: \
+	ADDQ $64, CX
+
 // EACH16 is a loop over CX elements, 16 at a time; K1 is the mask of valid elements.
 #define EACH16(STEP) \
 	MOVL  $-1, AX     \
@@ -83,6 +163,60 @@ done:
 	EXP                    \
 	VMOVUPS   Z0, K1, (DI) \
 	ADDQ      $64, DI
+
+#define EXPSUB4 \
+	VMOVUPS      (DI), Z0     \
+	VMOVUPS      64(DI), Z1   \
+	VMOVUPS      128(DI), Z2  \
+	VMOVUPS      192(DI), Z3  \
+	VBROADCASTSS m+8(FP), Z15 \
+	FOUR(VSUBPS, Z15, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3) \
+	BOUND4                    \
+	EXP4                      \
+	VMOVUPS      Z0, (DI)     \
+	VMOVUPS      Z1, 64(DI)   \
+	VMOVUPS      Z2, 128(DI)  \
+	VMOVUPS      Z3, 192(DI)  \
+	ADDQ         $256, DI
+
+#define SILUMUL4 \
+	VPXORD (SI), Z31, Z0    \
+	VPXORD 64(SI), Z31, Z1  \
+	VPXORD 128(SI), Z31, Z2 \
+	VPXORD 192(SI), Z31, Z3 \
+	GATED4
+
+// GATED4 finishes four vectors of SILUMUL, or of GELUMUL, whose exponents are in Z0 to Z3.
+#define GATED4 \
+	BOUND4      \
+	EXP4        \
+	FOUR(VADDPS, Z28, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3) \
+	GATED(0, Z0, Z4)   \
+	GATED(64, Z1, Z5)  \
+	GATED(128, Z2, Z6) \
+	GATED(192, Z3, Z7) \
+	ADDQ $256, SI \
+	ADDQ $256, DX \
+	ADDQ $256, DI
+#define GATED(at, E, X) \
+	VMOVUPS at(SI), X    \
+	VDIVPS  E, X, X      \
+	VMULPS  at(DX), X, X \
+	VMOVUPS X, at(DI)
+
+#define GELUMUL4 \
+	VMOVUPS      (SI), Z0            \
+	VMOVUPS      64(SI), Z1          \
+	VMOVUPS      128(SI), Z2         \
+	VMOVUPS      192(SI), Z3         \
+	EACH4(VMULPS, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7) \
+	VBROADCASTSS cubic+40(FP), Z12   \
+	VBROADCASTSS linear+44(FP), Z11  \
+	FOUR(VMULPS, Z12, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)             \
+	FOUR(VADDPS, Z11, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)             \
+	EACH4(VMULPS, Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z3) \
+	FOUR(VPXORD, Z31, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3)             \
+	GATED4
 
 #define SILUMUL \
 	VMOVUPS.Z (SI), K1, Z14  \
@@ -127,10 +261,11 @@ done:
 // func expSubAVX512(s *float32, m float32, n int, c *[14]float32)
 TEXT ·expSubAVX512(SB), NOSPLIT, $0-32
 	MOVQ s+0(FP), DI
-	VBROADCASTSS m+8(FP), Z15
 	MOVQ n+16(FP), CX
 	MOVQ c+24(FP), R8
 	TABLE
+	EACH64(EXPSUB4)
+	VBROADCASTSS m+8(FP), Z15
 	EACH16(EXPSUB)
 	VZEROUPPER
 	RET
@@ -143,8 +278,8 @@ TEXT ·siluMulAVX512(SB), NOSPLIT, $0-40
 	MOVQ n+24(FP), CX
 	MOVQ c+32(FP), R8
 	TABLE
-	MOVL $0x80000000, AX // the sign bit
-	VPBROADCASTD AX, Z15
+	EACH64(SILUMUL4)
+	VMOVAPS Z31, Z15
 	EACH16(SILUMUL)
 	VZEROUPPER
 	RET
@@ -157,10 +292,10 @@ TEXT ·geluMulAVX512(SB), NOSPLIT, $0-48
 	MOVQ n+24(FP), CX
 	MOVQ c+32(FP), R8
 	TABLE
+	EACH64(GELUMUL4)
 	VBROADCASTSS cubic+40(FP), Z12
 	VBROADCASTSS linear+44(FP), Z11
-	MOVL $0x80000000, AX // the sign bit
-	VPBROADCASTD AX, Z15
+	VMOVAPS Z31, Z15
 	EACH16(GELUMUL)
 	VZEROUPPER
 	RET
@@ -184,62 +319,6 @@ TEXT ·scaleMaxAVX512(SB), NOSPLIT, $0-28
 	VMOVSS X1, ret+24(FP)
 	VZEROUPPER
 	RET
-
-// FOUR applies OP, whose first source is C, to four registers A and stores the results in B. EACH4
-// has a first source for each register.
-#define FOUR(OP, C, A0, A1, A2, A3, B0, B1, B2, B3) \
-	OP C, A0, B0 \
-	OP C, A1, B1 \
-	OP C, A2, B2 \
-	OP C, A3, B3
-#define EACH4(OP, C0, C1, C2, C3, A0, A1, A2, A3, B0, B1, B2, B3) \
-	OP C0, A0, B0 \
-	OP C1, A1, B1 \
-	OP C2, A2, B2 \
-	OP C3, A3, B3
-
-// HORNER multiplies Z8 to Z11 by Z0 to Z3 and adds C.
-#define HORNER(C) \
-	EACH4(VMULPS, Z0, Z1, Z2, Z3, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11) \
-	FOUR(VADDPS, C, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11)
-
-// EXP4 is EXP for Z0 to Z3, whose elements are at most 0 or NaN. The instructions of the four are
-// interleaved, because one chain of them leaves no room for others in the processor's scheduler. It
-// uses Z4 to Z15. Elements that are not selected by K1 to K4 become 0, and so do those below expMin.
-#define EXP4 \
-	VCMPPS $0x15, Z16, Z0, K1, K1 \
-	VCMPPS $0x15, Z16, Z1, K2, K2 \
-	VCMPPS $0x15, Z16, Z2, K3, K3 \
-	VCMPPS $0x15, Z16, Z3, K4, K4 \
-	FOUR(VMULPS, Z18, Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7)                     \
-	FOUR(VADDPS, Z19, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)                     \
-	FOUR(VSUBPS, Z19, Z4, Z5, Z6, Z7, Z12, Z13, Z14, Z15)                 \
-	FOUR(VPSUBD, Z19, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)                     \
-	FOUR(VMULPS, Z20, Z12, Z13, Z14, Z15, Z8, Z9, Z10, Z11)               \
-	EACH4(VSUBPS, Z8, Z9, Z10, Z11, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3)       \
-	FOUR(VMULPS, Z21, Z12, Z13, Z14, Z15, Z8, Z9, Z10, Z11)               \
-	EACH4(VSUBPS, Z8, Z9, Z10, Z11, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3)       \
-	FOUR(VMULPS, Z22, Z0, Z1, Z2, Z3, Z8, Z9, Z10, Z11)                   \
-	FOUR(VADDPS, Z23, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11)                 \
-	HORNER(Z24)                                                           \
-	HORNER(Z25)                                                           \
-	HORNER(Z26)                                                           \
-	HORNER(Z27)                                                           \
-	EACH4(VMULPS, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3, Z12, Z13, Z14, Z15)     \
-	EACH4(VMULPS, Z12, Z13, Z14, Z15, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11) \
-	EACH4(VADDPS, Z0, Z1, Z2, Z3, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11)     \
-	FOUR(VADDPS, Z28, Z8, Z9, Z10, Z11, Z0, Z1, Z2, Z3)                   \
-	FOUR(VPSRAD, $1, Z4, Z5, Z6, Z7, Z8, Z9, Z10, Z11)                    \
-	EACH4(VPSUBD, Z8, Z9, Z10, Z11, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)       \
-	FOUR(VPSLLD, $23, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11)                 \
-	FOUR(VPADDD, Z28, Z8, Z9, Z10, Z11, Z8, Z9, Z10, Z11)                 \
-	FOUR(VPSLLD, $23, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)                     \
-	FOUR(VPADDD, Z28, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)                     \
-	EACH4(VMULPS, Z8, Z9, Z10, Z11, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3)       \
-	VMULPS.Z Z4, Z0, K1, Z0 \
-	VMULPS.Z Z5, Z1, K2, Z1 \
-	VMULPS.Z Z6, Z2, K3, Z2 \
-	VMULPS.Z Z7, Z3, K4, Z3
 
 // MASKS sets K1 to K4 to the valid scores, whose bits are in K7.
 #define MASKS \
@@ -352,6 +431,10 @@ weights:
 	SCALED
 	VBROADCASTSS (SI), Z4
 	FOUR(VSUBPS, Z4, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3)
+	VCMPPS       $0x15, Z16, Z0, K1, K1
+	VCMPPS       $0x15, Z16, Z1, K2, K2
+	VCMPPS       $0x15, Z16, Z2, K3, K3
+	VCMPPS       $0x15, Z16, Z3, K4, K4
 	EXP4
 	MASKS
 	VMOVUPS      Z0, K1, (DI)

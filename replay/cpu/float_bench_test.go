@@ -75,6 +75,13 @@ func BenchmarkAttn(b *testing.B) {
 			s[0] += o.dot(s, ones[:])
 		}
 	})
+	gate, up, out := random(r, 768, 3), random(r, 768, 1), make([]float32, 768)
+	b.Run("silu", func(b *testing.B) {
+		o := fastest()
+		for b.Loop() {
+			o.siluMul(out, gate, up)
+		}
+	})
 }
 
 // reportMACs reports the multiply-adds per second, given n of them per iteration.
