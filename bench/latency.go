@@ -24,8 +24,8 @@ type LatencyOptions struct {
 	ChainTime time.Duration
 	Seed      uint64
 	// Load is the number of goroutines that allocate during the requests, as other goroutines of a
-	// service would. Every ms, each of them allocates LoadBytes in small objects and keeps
-	// LoadLive bytes of them reachable.
+	// service would. Every ms, each of them allocates 256 KiB in small objects and keeps
+	// 16 MiB of them reachable.
 	Load int
 	// Progress, if not nil, receives the number of completed generations and the number of all
 	// generations.

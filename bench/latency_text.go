@@ -47,7 +47,7 @@ func (l *Latency) what() string {
 		s += ", real time"
 	}
 	if l.Load > 0 {
-		s += fmt.Sprintf(", with %d goroutines that allocate %d MB/s each", l.Load, LoadBytes/1000)
+		s += fmt.Sprintf(", with %d goroutines that allocate %d MB/s each", l.Load, loadBytes/1000)
 	}
 	return s
 }

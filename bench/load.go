@@ -7,8 +7,8 @@ import (
 
 // The work of one load goroutine: it allocates 256 MB per second in objects with pointers.
 const (
-	LoadBytes = 256 << 10
-	LoadLive  = 16 << 20
+	loadBytes = 256 << 10
+	loadLive  = 16 << 20
 )
 
 // node is an object with pointers, which the garbage collector must scan.
@@ -25,7 +25,7 @@ func startLoad(n int) (stop func()) {
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() {
-			live := make([]*node, LoadLive/LoadBytes)
+			live := make([]*node, loadLive/loadBytes)
 			tick := time.NewTicker(time.Millisecond)
 			defer tick.Stop()
 			for i := 0; ; i++ {
@@ -35,7 +35,7 @@ func startLoad(n int) (stop func()) {
 				case <-tick.C:
 				}
 				var list *node
-				for range LoadBytes / nodeSize {
+				for range loadBytes / nodeSize {
 					list = &node{next: list}
 				}
 				live[i%len(live)] = list

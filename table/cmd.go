@@ -42,8 +42,8 @@ type Cmd struct {
 	_           [8]byte
 }
 
-// CmdSize is the size of a Cmd in bytes, in memory and in a roll.
-const CmdSize = 256
+// cmdSize is the size of a Cmd in bytes, in memory and in a roll.
+const cmdSize = 256
 
 // NoPatch marks an unused patch offset.
 const NoPatch = 0xff

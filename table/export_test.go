@@ -8,6 +8,7 @@ const (
 	RollPrefix     = rollPrefix
 	RollEntry      = rollEntry
 	RollHashLen    = rollHashLen
+	CmdSize        = cmdSize
 	SectionHeader  = sectionHeader
 	SectionSlots   = sectionSlots
 	SectionSpecs   = sectionSpecs

@@ -246,14 +246,14 @@ func (e *rollEncoder) programs(programs []Program) []byte {
 }
 
 func (e *rollEncoder) cmds(cmds []Cmd) []byte {
-	b := make([]byte, 0, len(cmds)*CmdSize)
+	b := make([]byte, 0, len(cmds)*cmdSize)
 	for i := range cmds {
 		b = appendCmd(b, &cmds[i])
 	}
 	return b
 }
 
-// appendCmd appends the CmdSize bytes of a command.
+// appendCmd appends the cmdSize bytes of a command.
 func appendCmd(b []byte, c *Cmd) []byte {
 	b = binary.LittleEndian.AppendUint16(b, uint16(c.Kernel))
 	b = binary.LittleEndian.AppendUint16(b, c.Spec)

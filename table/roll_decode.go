@@ -271,7 +271,7 @@ func (d *rollDecoder) programs(t *Table) (err error) {
 }
 
 func (d *rollDecoder) cmds(t *Table) (err error) {
-	t.Cmds, err = decodeRecords(d, sectionCmds, CmdSize, func(r *record, c *Cmd) {
+	t.Cmds, err = decodeRecords(d, sectionCmds, cmdSize, func(r *record, c *Cmd) {
 		c.Kernel, c.Spec = decl.ID(r.u16()), r.u16()
 		c.Bindings, c.ParamSize, c.SecondSize, c.Patch = r.u8(), r.u8(), r.u8(), Patch(r.u8())
 		c.PatchOffset = [2]uint8{r.u8(), r.u8()}

@@ -16,8 +16,8 @@ import (
 // Limits of a table. They far exceed what models need and keep every sum within 64 bits.
 const (
 	MaxContext = 1 << 28
-	MaxChunk   = 1 << 16
-	MaxVocab   = 1 << 24
+	maxChunk   = 1 << 16
+	maxVocab   = 1 << 24
 	MaxCmds    = 1 << 20
 	maxStops   = 1 << 12
 	maxSlot    = 1 << 46
@@ -119,9 +119,9 @@ func (v *validator) header() {
 		}
 	}
 	within("context", h.Context, 1, MaxContext)
-	within("chunk", h.Chunk, 1, MaxChunk)
-	within("rows of the logits program", h.LogitsRows, 0, MaxChunk)
-	within("vocabulary", h.Vocab, 1, MaxVocab)
+	within("chunk", h.Chunk, 1, maxChunk)
+	within("rows of the logits program", h.LogitsRows, 0, maxChunk)
+	within("vocabulary", h.Vocab, 1, maxVocab)
 	within("stop ids", h.MaxStops, 0, maxStops)
 	if len(v.t.Cmds) > MaxCmds {
 		v.add(-1, "%d commands are more than %d", len(v.t.Cmds), MaxCmds)

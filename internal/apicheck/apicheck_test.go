@@ -14,7 +14,7 @@ import (
 )
 
 // mostNames and mostPackages bound the size of the public API, because every exported name is
-// a promise to users. The 95 names above 800 are for a model for many sequences: for its callers lists of
+// a promise to users. The names above 800 are for a model for many sequences: for its callers lists of
 // prompts to generate, score and embed, the load, the settings of a request with the pages that it
 // shares and its deadline, its profile, and the errors of calls that it cannot serve; for its devices the copies that a
 // submission carries, and a setting of chips. Ten are the hub: Pull, Resolve, their options, five errors to
@@ -29,7 +29,7 @@ import (
 // layers with one block, and squared ReLU.
 // Three are uploads of half of a transposed matrix. Five are the roles of experts beside a dense block.
 const (
-	mostNames    = 926
+	mostNames    = 921
 	mostPackages = 13
 )
 
