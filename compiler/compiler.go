@@ -257,7 +257,7 @@ func newState(in Input) (*state, error) {
 	h := table.Header{
 		Arch: cfg.Arch, Model: cfg.Name, Chip: in.Chip.Name, Device: in.Chip.Device,
 		Vocab: uint32(cfg.Vocab), Width: uint32(cfg.Width), Layers: uint32(cfg.Layers),
-		Context: uint32(ctx), Chunk: uint32(min(in.Chip.PrefillChunk, ctx)), MaxStops: MaxStops,
+		Context: uint32(ctx), Chunk: uint32(s.chunk()), MaxStops: MaxStops,
 		ModelFP: Fingerprint(cfg, in.Tensors), ChipFP: in.Chip.Fingerprint(),
 	}
 	if in.Options.AllLogits {
@@ -267,6 +267,9 @@ func newState(in Input) (*state, error) {
 	s.t = &table.Table{Header: h}
 	return s, s.planSlots(stages)
 }
+
+// chunk returns the number of rows of a chunk of a prompt.
+func (s *state) chunk() int { return min(s.in.Chip.PrefillChunk, s.in.Options.Context) }
 
 // planSlots creates the slots that do not depend on the nodes. stages are the stages of the sampler,
 // or nil without a sampler.

@@ -2,6 +2,7 @@ package compiler
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 
 	"github.com/pianola-engine/pianola/arch"
@@ -58,7 +59,7 @@ func (s *state) graph() error {
 		}
 	}
 	if s.pool != nil {
-		if err := s.batches(); err != nil {
+		if err := errors.Join(s.batches(), s.fills(last)); err != nil {
 			return err
 		}
 	}

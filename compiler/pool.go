@@ -2,6 +2,7 @@ package compiler
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/recurrent"
@@ -52,7 +53,7 @@ func (s *state) planPool() error {
 	}
 	l.Kinds = len(s.kinds)
 	l.States = s.poolStates(&l)
-	for _, n := range s.batchClasses() {
+	for _, n := range slices.Concat(s.batchClasses(), s.fillClasses()) {
 		l.Rows = max(l.Rows, n)
 	}
 	if err := l.Check(); err != nil {
@@ -102,12 +103,33 @@ func (s *state) batchClasses() (classes []int) {
 	return classes
 }
 
-// batchRows returns the largest number of rows of a batch, or 0 if the table is not pooled.
+// batchRows returns the largest number of rows of which a batch chooses tokens, or 0 if the table is not
+// pooled.
 func (s *state) batchRows() int {
 	if s.pool == nil {
 		return 0
 	}
-	return s.pool.Rows
+	classes := s.batchClasses()
+	return classes[len(classes)-1]
+}
+
+// fillClasses returns the numbers of rows that the programs of joint passes are compiled for, in ascending
+// order. The largest is a chunk. A GPU has programs for fewer rows, whose products have other kernels or
+// threadgroups. Layers with recurrent state need the rows of a sequence in order, so their tables have none.
+func (s *state) fillClasses() (classes []int) {
+	chunk := s.chunk()
+	if s.cfg.Recurrent() {
+		return nil
+	}
+	if rows := s.in.Chip.BatchRows; s.in.Chip.GEMMUnit > 0 {
+		for _, n := range []int{fewRows, rows[len(rows)-1]} {
+			if n < chunk && !slices.Contains(classes, n) {
+				classes = append(classes, n)
+			}
+		}
+		slices.Sort(classes)
+	}
+	return append(classes, chunk)
 }
 
 // planPages creates a layer's slots of KV pages.
@@ -123,32 +145,55 @@ func (s *state) tablesOf(k poolKind) uint32 { return uint32(s.pool.TablesAt(s.ki
 
 // batches adds the programs that decode a batch, for each class of rows.
 func (s *state) batches() error {
+	return s.eachChoice([3]string{sequence.ProgramBatch, sequence.ProgramSample, sequence.ProgramRanked}, 0, func(p *program, choose func(p *program)) error {
+		x, err := s.body(p)
+		if err != nil {
+			return err
+		}
+		return s.head(p, x, false, choose)
+	})
+}
+
+// eachChoice adds a program for each class of rows and for each way of choosing tokens that the table has, and
+// calls emit to emit its nodes. names are the names of the programs that choose by argmax, sample, and store
+// log-probabilities.
+func (s *state) eachChoice(names [3]string, flags table.Flags, emit func(p *program, choose func(p *program)) error) error {
+	flags |= table.FlagChooses | table.FlagBatch
 	for _, rows := range s.batchClasses() {
-		const chooses = table.FlagChooses | table.FlagBatch
-		for _, b := range []struct {
-			name   string
+		for i, c := range []struct {
 			flags  table.Flags
 			choose func(p *program)
 			on     bool
 		}{
-			{sequence.ProgramBatch, chooses, s.argmaxRows, true},
-			{sequence.ProgramSample, chooses | table.FlagSamples, s.sample, s.sampler != nil},
-			{sequence.ProgramRanked, chooses | table.FlagSamples | table.FlagRanks, s.ranked, s.ranks != nil},
+			{flags, s.argmaxRows, true},
+			{flags | table.FlagSamples, s.sample, s.sampler != nil},
+			{flags | table.FlagSamples | table.FlagRanks, s.ranked, s.ranks != nil},
 		} {
-			if !b.on {
+			if !c.on {
 				continue
 			}
-			p := s.newProgram(fmt.Sprintf("%s.%d", b.name, rows), rows, true, b.flags)
-			x, err := s.body(p)
-			if err != nil {
-				return err
-			}
-			if err := s.head(p, x, false, b.choose); err != nil {
+			if err := emit(s.newProgram(fmt.Sprintf("%s.%d", names[i], rows), rows, true, c.flags), c.choose); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// fills adds the programs of joint passes. They share the residual of the program prefill.
+func (s *state) fills(x *value) error {
+	classes := s.fillClasses()
+	if len(classes) == 0 {
+		return nil
+	}
+	for _, rows := range classes {
+		if err := s.bodyInto(s.newProgram(fmt.Sprintf("%s.%d", sequence.ProgramFill, rows), rows, true, table.FlagBatch), x); err != nil {
+			return err
+		}
+	}
+	return s.eachChoice([3]string{sequence.ProgramHead, sequence.ProgramSampleHead, sequence.ProgramRankedHead}, table.FlagReadsRow, func(p *program, choose func(p *program)) error {
+		return s.head(p, x, true, choose)
+	})
 }
 
 // argmaxRows emits the choice of the most probable token of each row.

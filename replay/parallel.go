@@ -126,7 +126,7 @@ func (m *Model) startEngine(l sequence.Layout, o LoadOptions) error {
 	m.engine, err = batch.New(batch.Options{
 		Device: p, Kinds: p.kinds, Guess: !predicts, Ahead: ahead,
 		Schedule: schedule.Config{
-			Cost: cost, Sequences: min(l.Sequences, most), Context: int(m.t.Header.Context), Chunk: int(m.t.Header.Chunk),
+			Cost: jointCost(cost), Joint: p.joint(), Sequences: min(l.Sequences, most), Context: int(m.t.Header.Context), Chunk: int(m.t.Header.Chunk),
 			Queue: queue, Chain: sampler.RankEntries,
 		},
 	})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/replay"
 )
 
@@ -61,7 +62,7 @@ func TestProfileBatch(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, kind := range []string{"prefill", "head"} {
-				if runs[kind]+runs[kind+"_few"] == 0 {
+				if joint := map[string]string{"prefill": sequence.ProgramFill, "head": sequence.ProgramHead}[kind]; runs[kind]+runs[kind+"_few"]+runs[joint] == 0 {
 					t.Errorf("no program %s in %v", kind, runs)
 				}
 			}

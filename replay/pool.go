@@ -29,6 +29,8 @@ type pool struct {
 	kinds  []pages.Kind
 	caches []pageCache
 	batch  [3][]batchProgram // by choice: argmax, sampled, ranked; in ascending order of rows
+	fill   []batchProgram    // for joint passes, in ascending order of rows; may be empty
+	heads  [3][]batchProgram // after fill, by choice
 
 	placed []*choice // by sequence: the settings that the slots contain
 	plain  []byte    // settings of the sampler that choose the largest logit
@@ -92,14 +94,18 @@ func (m *Model) newPool(l sequence.Layout) (*pool, error) {
 		p.kinds[i] = pages.Kind{Name: fmt.Sprintf("kv.%d", i), Pages: l.Pages}
 	}
 	_, p.step, _ = m.t.Slot(table.SlotStep)
+	lists := map[string]*[]batchProgram{
+		sequence.ProgramBatch: &p.batch[0], sequence.ProgramSample: &p.batch[1], sequence.ProgramRanked: &p.batch[2],
+		sequence.ProgramHead: &p.heads[0], sequence.ProgramSampleHead: &p.heads[1], sequence.ProgramRankedHead: &p.heads[2], sequence.ProgramFill: &p.fill,
+	}
 	for i := range m.t.Programs {
 		name, _, _ := strings.Cut(m.t.Programs[i].Name, ".")
-		if c := slices.Index([]string{sequence.ProgramBatch, sequence.ProgramSample, sequence.ProgramRanked}, name); c >= 0 {
-			p.batch[c] = append(p.batch[c], batchProgram{i, int(m.t.Programs[i].MaxRows)})
+		if list := lists[name]; list != nil {
+			*list = append(*list, batchProgram{i, int(m.t.Programs[i].MaxRows)})
 		}
 	}
-	for _, list := range p.batch {
-		slices.SortFunc(list, func(a, b batchProgram) int { return cmp.Compare(a.rows, b.rows) })
+	for _, list := range lists {
+		slices.SortFunc(*list, func(a, b batchProgram) int { return cmp.Compare(a.rows, b.rows) })
 	}
 	if len(p.batch[0]) == 0 {
 		return nil, errors.New("replay: the table for many sequences has no batch program")
@@ -303,8 +309,8 @@ func (p *pool) Copy(copies []pages.Copy) error {
 	return nil
 }
 
-// Run implements batch.Device. The rows are one submission of the device and each chunk another,
-// because a stop ends the submission.
+// Run implements batch.Device. A joint pass is one submission of the device. Otherwise the rows are one and each
+// chunk is another, because a stop ends the submission.
 func (p *pool) Run(s *batch.Submission) error {
 	for _, e := range s.Entries {
 		if e.Page == pages.None {
@@ -313,6 +319,9 @@ func (p *pool) Run(s *batch.Submission) error {
 		at := p.layout.EntryAt(e.Kind, e.Number, e.Index)
 		binary.LittleEndian.PutUint32(p.tables[at-p.layout.TablesAt(0):], uint32(e.Page))
 		p.changed = append(p.changed, at)
+	}
+	if s.Joint {
+		return p.together(s)
 	}
 	if len(s.Rows) > 0 && !p.halt.Load() {
 		if err := p.rows(s); err != nil {
@@ -408,7 +417,6 @@ func (p *pool) profile(s *batch.Submission, runs []Run, f func(program string, r
 // rows decodes the rows of a submission, with the program that can choose for all of them.
 func (p *pool) rows(s *batch.Submission) error {
 	most, count, deepest := 0, 0, 0
-	records := make([]byte, len(s.Rows)*sequence.RowBytes)
 	profiled := p.m.profile.Load() != nil
 	for i := range s.Rows {
 		r := &s.Rows[i]
@@ -416,35 +424,73 @@ func (p *pool) rows(s *batch.Submission) error {
 			r.Tokens = 1
 		}
 		most, count, deepest = max(most, r.Settings.(*choice).program()), max(count, r.Tokens), max(deepest, r.Position)
-		at := uint32(r.Position)
-		row := sequence.Row{Sequence: uint32(r.Number), Position: at, KVLen: at + 1, TokenIndex: at, Until: at + uint32(r.Tokens)}
-		row.Put((*[sequence.RowBytes]byte)(records[i*sequence.RowBytes:]))
 	}
-	i := slices.IndexFunc(p.batch[most], func(b batchProgram) bool { return b.rows >= len(s.Rows) })
-	if i < 0 {
+	prog, ok := programFor(p.batch[most], len(s.Rows))
+	if !ok {
 		return fmt.Errorf("replay: no batch program decodes %d rows", len(s.Rows))
 	}
-	p.write(p.step, p.layout.RowAt(0), records)
-	after := make([]byte, len(records))
-	p.reads = append(p.reads[:0], Transfer{p.step, p.layout.RowAt(0), after})
-	chosen := make([][]byte, len(s.Rows))
-	for i := range s.Rows {
-		chosen[i] = p.read(&s.Rows[i], s.Rows[i].Tokens, &s.Results[i])
-	}
-	run := Run{Program: uint32(p.batch[most][i].index), Count: uint32(count), Step: table.Step{KVLen: uint32(deepest + 1), Rows: uint32(len(s.Rows))}}
+	c := p.choosing(s.Rows, s.Results)
+	p.write(p.step, p.layout.RowAt(0), c.records)
+	run := Run{Program: prog, Count: uint32(count), Step: table.Step{KVLen: uint32(deepest + 1), Rows: uint32(len(s.Rows))}}
 	if _, err := p.submit(s, run); err != nil {
 		return err
 	}
-	for i, r := range s.Rows {
-		row := sequence.Parse((*[sequence.RowBytes]byte)(after[i*sequence.RowBytes:]))
+	return p.chose(&c)
+}
+
+// programFor returns the index of the first program of a list that has so many rows.
+func programFor(list []batchProgram, rows int) (uint32, bool) {
+	i := slices.IndexFunc(list, func(b batchProgram) bool { return b.rows >= rows })
+	if i < 0 {
+		return 0, false
+	}
+	return uint32(list[i].index), true
+}
+
+// chosen are rows of a submission that choose tokens: their records before and after it, and the memory of
+// their tokens.
+type chosen struct {
+	rows           []batch.Row
+	results        []batch.Result
+	records, after []byte
+	tokens         [][]byte
+}
+
+// choosing prepares the rows, which have the first row records, and makes the next submission read what they
+// choose.
+func (p *pool) choosing(rows []batch.Row, results []batch.Result) chosen {
+	c := chosen{rows, results, nil, make([]byte, len(rows)*sequence.RowBytes), make([][]byte, len(rows))}
+	if p.reads = p.reads[:0]; len(rows) > 0 {
+		p.reads = append(p.reads, Transfer{p.step, p.layout.RowAt(0), c.after})
+	}
+	for i := range rows {
+		c.records = appendRow(c.records, rows[i].Number, rows[i].Position, rows[i].Tokens)
+		c.tokens[i] = p.read(&rows[i], rows[i].Tokens, &results[i])
+	}
+	return c
+}
+
+// appendRow appends the record of a row that chooses up to n tokens.
+func appendRow(to []byte, number, position, n int) []byte {
+	at := uint32(position)
+	row := sequence.Row{Sequence: uint32(number), Position: at, KVLen: at + 1, TokenIndex: at, Until: at + uint32(n)}
+	var b [sequence.RowBytes]byte
+	row.Put(&b)
+	return append(to, b[:]...)
+}
+
+// chose sets the results of the rows after the submission.
+func (p *pool) chose(c *chosen) error {
+	for i, r := range c.rows {
+		row := sequence.Parse((*[sequence.RowBytes]byte)(c.after[i*sequence.RowBytes:]))
 		if int64(row.Count) > int64(r.Tokens) {
 			return fmt.Errorf("replay: a row chose %d tokens of %d", row.Count, r.Tokens)
 		}
 		if row.Count == 0 && !p.halt.Load() {
 			return errors.New("replay: the device chose no token for a row")
 		}
-		take(&s.Results[i], chosen[i], int(row.Count))
-		s.Results[i].Stopped = row.Stop == sequence.StopID
+		take(&c.results[i], c.tokens[i], int(row.Count))
+		c.results[i].Stopped = row.Stop == sequence.StopID
 	}
 	return nil
 }
@@ -548,6 +594,9 @@ type guess struct{}
 func (guess) Decode(rows, depth int) time.Duration {
 	return time.Duration(15+rows) * (4096 + time.Duration(depth)) * 10
 }
+
+// Joint implements schedule.Cost: all rows take the same time.
+func (g guess) Joint(rows, heads, depth int) time.Duration { return g.Decode(rows, depth) }
 
 // Prefill implements coster: a row takes as long as a row that decodes.
 func (guess) Prefill(position, rows int) time.Duration {

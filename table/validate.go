@@ -191,7 +191,7 @@ func (v *validator) slots() {
 		case SlotLogits:
 			rows := max(h.LogitsRows, 1)
 			for _, p := range v.t.Programs {
-				if p.Flags.Has(FlagAdvances) || p.Flags.Has(FlagBatch) {
+				if p.Flags.Has(FlagAdvances) || p.Flags.Has(FlagBatch|FlagChooses) {
 					rows = max(rows, p.MaxRows)
 				}
 			}

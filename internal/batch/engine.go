@@ -72,6 +72,7 @@ type Submission struct {
 	Entries []Entry // changes of page tables, to be made first and in this order
 	Rows    []Row
 	Chunks  []Chunk
+	Joint   bool // all rows and chunks are computed in one pass; each row chooses one token
 
 	Results []Result // set by the device: of the rows, then of the chunks
 	Took    time.Duration
@@ -215,9 +216,11 @@ func (e *Engine) run() {
 	defer close(e.over)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	var ended time.Time // when the last submission ended, if the next one follows at once
 	for !e.closed {
 		step := e.plan()
 		if step == nil {
+			ended = time.Time{}
 			e.mu.Unlock()
 			<-e.wake
 			e.mu.Lock()
@@ -229,8 +232,12 @@ func (e *Engine) run() {
 		e.flight = step.Requests()
 		e.mu.Unlock()
 		err := e.o.Device.Run(&e.sub)
+		was := ended
+		ended = time.Now()
 		e.mu.Lock()
-		e.flight = nil
+		if e.flight = nil; err == nil && !was.IsZero() {
+			e.s.Idle(ended.Sub(was) - e.sub.Took)
+		}
 		e.settle(step, err)
 	}
 	for _, r := range e.s.Reset() {
@@ -315,7 +322,7 @@ func (e *Engine) place(r *schedule.Request) error {
 // fill fills the submission with the rows and chunks of a step.
 func (e *Engine) fill(step *schedule.Step) {
 	sub := &e.sub
-	sub.Rows, sub.Chunks, sub.Took = sub.Rows[:0], sub.Chunks[:0], 0
+	sub.Rows, sub.Chunks, sub.Joint, sub.Took = sub.Rows[:0], sub.Chunks[:0], step.Joint, 0
 	for _, row := range step.Decode {
 		r := row.Request
 		sub.Rows = append(sub.Rows, Row{r.Number, len(r.Tokens) - 1, row.Tokens, e.streams[r].settings})

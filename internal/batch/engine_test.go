@@ -25,6 +25,10 @@ func (guess) Prefill(position, rows int) time.Duration {
 	return time.Duration(rows) * 10 * time.Microsecond
 }
 
+func (guess) Joint(rows, heads, depth int) time.Duration {
+	return time.Duration(rows) * 8 * time.Microsecond
+}
+
 var bg = context.Background()
 
 func open(t *testing.T, kinds []pages.Kind, sequences int, change func(*Options)) (*Engine, *fake) {
@@ -33,7 +37,7 @@ func open(t *testing.T, kinds []pages.Kind, sequences int, change func(*Options)
 	d := newFake(kinds, sequences, context)
 	o := Options{
 		Device: d, Kinds: kinds,
-		Schedule: schedule.Config{Cost: guess{}, Sequences: sequences, Context: context, Chunk: 128, Queue: 10000},
+		Schedule: schedule.Config{Cost: guess{}, Sequences: sequences, Context: context, Chunk: 128, Joint: joint, Queue: 10000},
 	}
 	if change != nil {
 		change(&o)

@@ -32,6 +32,7 @@ type fake struct {
 	slow      time.Duration           // of a submission
 	cancelled atomic.Bool
 	filled    int // positions of chunks
+	passes    int // joint passes with rows that decode
 	broken    error
 }
 
@@ -153,7 +154,38 @@ func choose(h uint64, s settings) (int32, bool) {
 	return int32(id), s.stops > 0 && id%s.stops == 0
 }
 
+// joint is the largest number of rows of a joint pass.
+const joint = 128
+
+// checkJoint returns an error if the device could not compute a submission in one pass.
+func (d *fake) checkJoint(s *Submission) error {
+	if !s.Joint {
+		return nil
+	}
+	all := len(s.Rows)
+	for _, r := range s.Rows {
+		if r.Tokens != 1 {
+			return fmt.Errorf("a row of a joint pass chooses %d tokens", r.Tokens)
+		}
+	}
+	for _, c := range s.Chunks {
+		if all += c.Rows; c.Read > 0 {
+			return errors.New("a joint pass reads values")
+		}
+	}
+	if all > joint || len(s.Chunks) == 0 {
+		return fmt.Errorf("a joint pass has %d rows and %d chunks", all, len(s.Chunks))
+	}
+	if len(s.Rows) > 0 {
+		d.passes++
+	}
+	return nil
+}
+
 func (d *fake) Run(s *Submission) error {
+	if err := d.checkJoint(s); err != nil {
+		return d.breaks(err)
+	}
 	if err := d.failing("run"); err != nil {
 		// What the submission would have written holds anything.
 		for _, e := range s.Entries[:len(s.Entries)/2] {

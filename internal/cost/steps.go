@@ -4,16 +4,21 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/table"
 )
 
 // Steps predicts the times of the parts of submissions to a table for many sequences: of a token for
-// each of several rows, and of a chunk of a prompt. It computes the times of a few numbers of rows at the
+// each of several rows, of a chunk of a prompt, and of a joint pass of rows and prompts. It computes the times of a few numbers of rows at the
 // beginning and at the end of the context once, and interpolates between them.
-type Steps struct{ decode, prefill []stepTime }
+type Steps struct {
+	decode, prefill []stepTime
+	fill, heads     []stepTime // of joint passes: all rows, and the choice of tokens; empty if the table has none
+}
 
 // stepTime is the time of a number of rows, in seconds, at two positions.
 type stepTime struct {
@@ -25,26 +30,28 @@ type stepTime struct {
 // StepsOf returns the predictions for a table on a chip. It fails as Program does, and for a table that
 // is not for many sequences.
 func StepsOf(t *table.Table, c *chip.Chip) (*Steps, error) {
-	var batches []*table.Program
-	for i := range t.Programs {
-		if p := &t.Programs[i]; p.Flags.Has(table.FlagBatch) && !p.Flags.Has(table.FlagSamples) {
-			batches = append(batches, p)
-		}
-	}
+	batches := batchesOf(t, sequence.ProgramBatch)
 	if p, _ := t.Prefill(1); len(batches) == 0 || p == nil || t.Header.Chunk < 1 {
 		return nil, errors.New("cost: the table has no batch program, or none that prefills")
 	}
-	slices.SortFunc(batches, func(a, b *table.Program) int { return cmp.Compare(a.MaxRows, b.MaxRows) })
 	s := &Steps{}
-	most := int(batches[len(batches)-1].MaxRows)
-	for rows := 1; ; rows = min(2*rows, most) {
-		i := slices.IndexFunc(batches, func(p *table.Program) bool { return int(p.MaxRows) >= rows })
-		at, err := stepTimeOf(t, batches[i], c, rows, int(t.Header.Context)-1)
-		if err != nil {
-			return nil, err
+	for _, part := range []struct {
+		to   *[]stepTime
+		list []*table.Program
+	}{{&s.decode, batches}, {&s.fill, batchesOf(t, sequence.ProgramFill)}, {&s.heads, batchesOf(t, sequence.ProgramHead)}} {
+		if len(part.list) == 0 {
+			continue
 		}
-		if s.decode = append(s.decode, at); rows == most {
-			break
+		most := int(part.list[len(part.list)-1].MaxRows)
+		for rows := 1; ; rows = min(2*rows, most) {
+			i := slices.IndexFunc(part.list, func(p *table.Program) bool { return int(p.MaxRows) >= rows })
+			at, err := stepTimeOf(t, part.list[i], c, rows, int(t.Header.Context)-1)
+			if err != nil {
+				return nil, err
+			}
+			if *part.to = append(*part.to, at); rows == most {
+				break
+			}
 		}
 	}
 	for rows := 1; ; rows = min(2*rows, int(t.Header.Chunk)) {
@@ -60,6 +67,18 @@ func StepsOf(t *table.Table, c *chip.Chip) (*Steps, error) {
 			return s, nil
 		}
 	}
+}
+
+// batchesOf returns the programs for rows of many sequences with a name, without the number of rows that follows it,
+// in ascending order of rows.
+func batchesOf(t *table.Table, name string) (list []*table.Program) {
+	for i := range t.Programs {
+		if first, _, _ := strings.Cut(t.Programs[i].Name, "."); first == name {
+			list = append(list, &t.Programs[i])
+		}
+	}
+	slices.SortFunc(list, func(a, b *table.Program) int { return cmp.Compare(a.MaxRows, b.MaxRows) })
+	return list
 }
 
 // stepTimeOf predicts a program at the positions 0 and end.
@@ -113,3 +132,16 @@ func (s *Steps) Decode(rows, depth int) time.Duration { return between(s.decode,
 
 // Prefill returns the time of a chunk of a prompt with the given rows, from a position on.
 func (s *Steps) Prefill(position, rows int) time.Duration { return between(s.prefill, rows, position) }
+
+// Joint returns the time of one pass of rows that decode and rows of prompts, heads of which choose a token. The rows
+// see depth positions on average. A table without such passes takes a chunk and a batch.
+func (s *Steps) Joint(rows, heads, depth int) time.Duration {
+	if len(s.fill) == 0 || len(s.heads) == 0 {
+		return s.Prefill(depth, rows) + s.Decode(max(heads, 1), depth)
+	}
+	d := between(s.fill, rows, depth)
+	if heads > 0 {
+		d += between(s.heads, heads, depth)
+	}
+	return d
+}

@@ -33,6 +33,9 @@ func TestSteps(t *testing.T) {
 			if d < rows || p < chunk || d > s.Decode(n, 1900) {
 				t.Errorf("%s: %d rows take %v after %v; %d rows of a prompt %v after %v", name, n, d, rows, 16*n, p, chunk)
 			}
+			if joint := s.Joint(n+16*n, n, 100); joint <= d || joint > 3*(d+s.Prefill(100, 16*n))/2 || name == "h200" && n <= 8 && joint >= d+s.Prefill(100, 16*n) {
+				t.Errorf("%s: %d rows with %d rows of prompts take %v, apart %v and %v", name, n, 16*n, joint, d, s.Prefill(100, 16*n))
+			}
 			rows, chunk = d, p
 		}
 	}

@@ -16,7 +16,7 @@ type Corrected struct {
 	// rows than were measured is taken to be proportional to the rows.
 	Guess bool
 
-	decode, prefill ratios
+	decode, prefill, joint ratios
 }
 
 // trusted reports whether the predicted time of a prompt means something.
@@ -59,6 +59,23 @@ func (c *Corrected) Prefill(position, rows int) time.Duration {
 	return c.corrected(&c.prefill, rows, func(rows int) time.Duration { return c.Cost.Prefill(position, rows) })
 }
 
+// Joint implements Cost. Before the first measurement of a pass, it is corrected as Decode is, or with Guess takes
+// as long as its parts.
+func (c *Corrected) Joint(rows, heads, depth int) time.Duration {
+	predicted := func(rows int) time.Duration { return c.Cost.Joint(rows, heads, depth) }
+	switch {
+	case c.joint.known(rows) >= 0:
+		return c.corrected(&c.joint, rows, predicted)
+	case !c.Guess:
+		return c.corrected(&c.decode, heads, func(int) time.Duration { return predicted(rows) })
+	}
+	d := c.Decode(heads, depth)
+	if rows > heads {
+		d += c.Prefill(depth, rows-heads)
+	}
+	return d
+}
+
 // corrected returns the corrected time of a number of rows.
 func (c *Corrected) corrected(r *ratios, rows int, predicted func(rows int) time.Duration) time.Duration {
 	d := float64(predicted(rows)) * c.ratio(r, rows, predicted)
@@ -92,6 +109,11 @@ func (c *Corrected) Measured(step *Step, decoding, took time.Duration) {
 		return
 	}
 	measured := float64(took) / float64(all)
+	if step.Joint {
+		rows, heads, depth := joint(step.requests(), step.Chunks)
+		c.joint.learn(rows, float64(c.Joint(rows, heads, depth))/float64(c.Cost.Joint(rows, heads, depth)), measured, 1)
+		return
+	}
 	if rows := len(step.Decode); rows > 0 && decoding > 0 {
 		was := c.ratio(&c.decode, rows, func(rows int) time.Duration { return c.Cost.Decode(rows, 0) })
 		c.decode.learn(rows, was, measured, float64(decoding)/float64(all))

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"slices"
+	"sort"
 	"time"
 )
 
@@ -37,6 +38,9 @@ type Step struct {
 	Decode []Row
 	Chain  int // most tokens of a row
 	Chunks []Chunk
+	// Joint says that the rows and the chunks are computed in one pass, which reads the weights once.
+	// Each row then chooses one token.
+	Joint bool
 
 	Admitted []*Request // were given a sequence number
 	SetBack  []*Request // lost their sequence number and pages
@@ -44,7 +48,7 @@ type Step struct {
 
 	Bound     time.Duration // smallest bound of all requests
 	Predicted time.Duration
-	Decoding  time.Duration // part of Predicted for the rows
+	Decoding  time.Duration // part of Predicted for the rows; 0 with Joint
 }
 
 // Empty reports whether there is nothing to submit.
@@ -253,7 +257,9 @@ func (s *Scheduler) alone(rows, prompts []*Request, bound time.Duration) bool {
 		return false
 	}
 	r := prompts[0]
-	return s.step(rows)+s.c.Cost.Prefill(r.Sequence.Len(), min(LeastChunk, r.left())) > bound
+	least := []Chunk{s.chunkOf(r, s.least(r))}
+	return s.step(rows)+s.c.Cost.Prefill(r.Sequence.Len(), least[0].Rows) > bound &&
+		(!s.joins(r) || len(rows)+least[0].Rows > s.c.Joint || s.together(rows, least) > bound)
 }
 
 // step returns the predicted time of one token of all rows.
@@ -297,7 +303,9 @@ func (s *Scheduler) decode(rows []*Request, prompts bool, step *Step) {
 	}
 }
 
-// chain returns the number of tokens for which the rows take at most the bound, but at least 1.
+// chain returns the number of tokens for which the rows take at most the bound, but at least 1. It returns no
+// more than make the device idle for a small part of the time: a prompt that arrives waits for the
+// end of the chain, and a row that ends leaves its place empty until then.
 func (s *Scheduler) chain(rows []*Request, bound time.Duration) int {
 	most := 1
 	for _, r := range rows {
@@ -306,11 +314,25 @@ func (s *Scheduler) chain(rows []*Request, bound time.Duration) int {
 	if s.c.Chain > 0 {
 		most = min(most, s.c.Chain)
 	}
+	if s.idled > 0 {
+		bound = min(bound, brief*s.idled)
+	}
 	n := 1
 	for n < most && time.Duration(n+1)*s.c.Cost.Decode(len(rows), depth(rows, n)) <= bound {
 		n++
 	}
 	return n
+}
+
+// brief is the time of a chain as a multiple of the time that the device is idle between submissions.
+const brief = 50
+
+// Idle tells how long the device was idle between two submissions.
+func (s *Scheduler) Idle(d time.Duration) {
+	if s.idled == 0 {
+		s.idled = max(d, 1)
+	}
+	s.idled = max(1, s.idled+(min(d, 2*s.idled)-s.idled)/8) // a pause of the host must not count for much
 }
 
 // extendAll reports whether the pages for n tokens of all rows are available together.
@@ -353,45 +375,140 @@ func (s *Scheduler) extend(r *Request, end int, step *Step) bool {
 }
 
 // chunks adds chunks of prompts to the step, in the order of ranks: a prompt gets rows only if all
-// before it end in the step.
+// before it end in the step. The chunks are computed behind the rows that decode, or with them
+// in one pass, whichever computes more rows of prompts in the time that it adds.
 func (s *Scheduler) chunks(prompts []*Request, step *Step) {
-	budget := s.c.Budget - len(step.Decode)
+	prompts = slices.DeleteFunc(slices.Clone(prompts), func(r *Request) bool { return r.state != running }) // set back
 	spent, _ := s.predict(step)
 	limit := step.Bound
 	if len(step.Decode) > 0 {
 		limit = min(limit, spent+time.Duration(float64(spent)*s.c.Share))
 	}
+	chunks, took := s.apart(prompts, step, spent, limit)
+	joint, all := s.joint(prompts, step, limit)
+	if n, m := float64(rowsOf(joint)), float64(rowsOf(chunks)); n > 0 && (m == 0 || n*float64(took) > m*float64(all-spent)) {
+		chunks, step.Joint = joint, true
+	}
+	for _, c := range chunks {
+		if c.Request.state == running && s.extend(c.Request, c.At+c.Rows, step) {
+			step.Chunks = append(step.Chunks, c)
+		}
+	}
+	step.Joint = step.Joint && len(step.Chunks) > 0
+}
+
+func rowsOf(chunks []Chunk) (n int) {
+	for i := range chunks {
+		n += chunks[i].Rows
+	}
+	return n
+}
+
+// least returns the number of rows of the smallest chunk of r.
+func (s *Scheduler) least(r *Request) int {
+	least := min(LeastChunk, r.left())
+	if r.Reads != nil {
+		least = min(least, max(0, r.Reads.From-r.Sequence.Len())+r.Reads.Most)
+	}
+	return least
+}
+
+// chunkOf returns the next rows of r's prompt as a chunk.
+func (s *Scheduler) chunkOf(r *Request, rows int) Chunk {
+	at := r.Sequence.Len()
+	return Chunk{r, at, rows, at+rows == len(r.Tokens)}
+}
+
+// apart returns chunks that are computed one after another behind a step's rows, which take the time
+// spent, and the time of the chunks.
+func (s *Scheduler) apart(prompts []*Request, step *Step, spent, limit time.Duration) (chunks []Chunk, took time.Duration) {
+	budget := s.c.Budget - len(step.Decode)
 	for _, r := range prompts {
-		if r.state != running {
-			continue // set back
-		}
-		first := len(step.Chunks) == 0
-		least := min(LeastChunk, r.left())
-		if r.Reads != nil {
-			least = min(least, max(0, r.Reads.From-r.Sequence.Len())+r.Reads.Most)
-		}
-		rows := s.rows(r, min(budget, s.c.Chunk, r.left()), limit-spent)
-		took := s.c.Cost.Prefill(r.Sequence.Len(), least)
+		at := r.Sequence.Len()
+		rows := s.rows(r, min(budget, s.c.Chunk, r.left()), limit-spent-took)
 		// The smallest chunk is permitted beyond the share, but not beyond the bound unless it
 		// is all of the submission.
-		if rows == 0 && first && (spent+took <= step.Bound || len(step.Decode) == 0) {
+		if least := s.least(r); rows == 0 && len(chunks) == 0 && (spent+s.c.Cost.Prefill(at, least) <= step.Bound || len(step.Decode) == 0) {
 			rows = least
 		}
 		if rows == 0 {
-			return // later ones must not pass
+			break // later ones must not pass
 		}
-		at := r.Sequence.Len()
-		took = s.c.Cost.Prefill(at, rows)
-		if !s.extend(r, at+rows, step) {
-			continue
+		c := s.chunkOf(r, rows)
+		chunks, took, budget = append(chunks, c), took+s.c.Cost.Prefill(at, rows), budget-rows
+		if !c.Last {
+			break
 		}
-		last := at+rows == len(r.Tokens)
-		step.Chunks = append(step.Chunks, Chunk{r, at, rows, last})
-		if !last {
-			return
-		}
-		spent, budget = spent+took, budget-rows
 	}
+	return chunks, took
+}
+
+// joins reports whether rows of r's prompt may be part of a pass with other rows.
+func (s *Scheduler) joins(r *Request) bool { return s.c.Joint > 0 && r.Reads == nil }
+
+// joint returns the chunks that are computed in one pass with the rows of a step within a time, and the
+// time of the pass. There are none if that is too short, or if the device has no such passes.
+func (s *Scheduler) joint(prompts []*Request, step *Step, limit time.Duration) (chunks []Chunk, all time.Duration) {
+	rows := step.requests()
+	most := min(s.c.Budget, s.c.Joint) - len(rows)
+	take := func(n int) ([]Chunk, time.Duration) {
+		chunks := s.divide(prompts, n)
+		return chunks, s.together(rows, chunks)
+	}
+	// The time grows with the rows.
+	n := sort.Search(max(0, most)/LeastChunk, func(i int) bool { _, d := take((i + 1) * LeastChunk); return d > limit }) * LeastChunk
+	if chunks, all = take(most); len(chunks) > 0 && all <= limit {
+		return chunks, all
+	}
+	if chunks, all = take(n); len(chunks) > 0 {
+		return chunks, all
+	}
+	if chunks, all = take(min(most, LeastChunk)); len(chunks) > 0 && all <= step.Bound {
+		return chunks[:1], s.together(rows, chunks[:1])
+	}
+	return nil, 0
+}
+
+// divide divides n rows among the first prompts, in the order of ranks.
+func (s *Scheduler) divide(prompts []*Request, n int) (chunks []Chunk) {
+	for _, r := range prompts {
+		rows := min(n, r.left())
+		if rows < r.left() {
+			rows = rows / LeastChunk * LeastChunk
+		}
+		if rows <= 0 || !s.joins(r) {
+			break
+		}
+		c := s.chunkOf(r, rows)
+		chunks, n = append(chunks, c), n-rows
+		if !c.Last {
+			break
+		}
+	}
+	return chunks
+}
+
+// together returns the predicted time of a pass of rows and chunks.
+func (s *Scheduler) together(rows []*Request, chunks []Chunk) time.Duration {
+	all, heads, depth := joint(rows, chunks)
+	return s.c.Cost.Joint(all, heads, depth)
+}
+
+// joint returns the number of rows of a pass of rows and chunks, the number of those that choose a token, and
+// the positions that a row sees on average.
+func joint(rows []*Request, chunks []Chunk) (all, heads, depth int) {
+	all, heads = len(rows), len(rows)
+	for _, r := range rows {
+		depth += len(r.Tokens)
+	}
+	for i := range chunks {
+		c := &chunks[i]
+		all, depth = all+c.Rows, depth+c.Rows*(c.At+c.Rows/2)
+		if c.Last {
+			heads++
+		}
+	}
+	return all, heads, depth / max(all, 1)
 }
 
 // rows returns the largest number of rows of a chunk of r that takes at most the given time: the
@@ -416,15 +533,16 @@ func (s *Scheduler) rows(r *Request, most int, limit time.Duration) int {
 func (st *Step) Prune() {
 	st.Decode = slices.DeleteFunc(st.Decode, func(r Row) bool { return r.Request.state != running })
 	st.Chunks = slices.DeleteFunc(st.Chunks, func(c Chunk) bool { return c.Request.state != running })
+	st.Joint = st.Joint && len(st.Chunks) > 0
 }
 
 // predict returns the predicted time of a step and the part of it for the rows.
 func (s *Scheduler) predict(step *Step) (all, rows time.Duration) {
-	if len(step.Decode) > 0 {
-		list := make([]*Request, len(step.Decode))
-		for i, r := range step.Decode {
-			list[i] = r.Request
-		}
+	list := step.requests()
+	if step.Joint {
+		return s.together(list, step.Chunks), 0
+	}
+	if len(list) > 0 {
 		rows = time.Duration(step.Chain) * s.c.Cost.Decode(len(list), depth(list, step.Chain-1))
 	}
 	all = rows
@@ -434,12 +552,18 @@ func (s *Scheduler) predict(step *Step) (all, rows time.Duration) {
 	return all, rows
 }
 
+// requests returns the requests of the rows.
+func (st *Step) requests() []*Request {
+	list := make([]*Request, len(st.Decode))
+	for i, r := range st.Decode {
+		list[i] = r.Request
+	}
+	return list
+}
+
 // Requests returns the requests of the rows and then those of the chunks.
 func (st *Step) Requests() []*Request {
-	var all []*Request
-	for _, r := range st.Decode {
-		all = append(all, r.Request)
-	}
+	all := st.requests()
 	for _, c := range st.Chunks {
 		all = append(all, c.Request)
 	}

@@ -18,7 +18,8 @@
 // with two exceptions, the minimum units: one token of all rows that decode, or one chunk of LeastChunk
 // rows, may take longer, and are then a submission of their own.
 //
-// Rows that decode come first in a submission. Prompts get what is left of the token budget and of the
+// Rows that decode come first in a submission. Chunks of prompts are computed behind them, or in one pass
+// with them, in which each row chooses one token. Prompts get what is left of the token budget and of the
 // bound, and while rows decode no more time than Config.Share allows. If a submission had no room for
 // any prompt, the next one is for prompts alone. So a row that decodes waits for at most one submission
 // of prompts between two of its tokens, and a prompt for at most one submission without prompts.
@@ -72,6 +73,9 @@ type Cost interface {
 	Decode(rows, depth int) time.Duration
 	// Prefill returns the time of a chunk of a prompt with the given rows, from a position on.
 	Prefill(position, rows int) time.Duration
+	// Joint returns the time of one pass of rows that decode and rows of prompts. heads of the rows
+	// choose a token; depth is the number of positions that the rows see on average.
+	Joint(rows, heads, depth int) time.Duration
 }
 
 // Config are the settings of a scheduler.
@@ -81,6 +85,7 @@ type Config struct {
 	Sequences int // sequence numbers of the device, at most the rows of its largest batch program
 	Context   int // largest number of positions of a sequence
 	Chunk     int // largest number of rows of a chunk
+	Joint     int // largest number of rows of a pass for rows that decode and prompts; 0 if the device has none
 	// Budget is the largest number of tokens of a submission, not counting those of a chain after
 	// its first; 0 means Sequences + Chunk.
 	Budget int
@@ -195,7 +200,8 @@ type Scheduler struct {
 	running []*Request // in the order of ranks
 	numbers []int      // that are free
 	idle    []*pages.Sequence
-	owed    bool // the last submission had no room for prompts
+	owed    bool          // the last submission had no room for prompts
+	idled   time.Duration // about how long the device is idle between submissions; 0 if that is unknown
 	hits    Hits
 }
 
@@ -224,9 +230,9 @@ func (s *Scheduler) Hits() Hits { return s.hits }
 
 // New returns a scheduler without requests.
 func New(c Config) (*Scheduler, error) {
-	if c.Store == nil || c.Cost == nil || c.Sequences < 1 || c.Context < 1 || c.Chunk < 1 || c.Budget < 0 || c.Chain < 0 || c.Queue < 0 || c.Age < 0 || c.Share < 0 {
-		return nil, fmt.Errorf("schedule: invalid configuration: %d sequences, context %d, chunk %d, budget %d, chain %d, queue %d, age %v, share %v",
-			c.Sequences, c.Context, c.Chunk, c.Budget, c.Chain, c.Queue, c.Age, c.Share)
+	if c.Store == nil || c.Cost == nil || c.Sequences < 1 || c.Context < 1 || c.Chunk < 1 || c.Joint < 0 || c.Budget < 0 || c.Chain < 0 || c.Queue < 0 || c.Age < 0 || c.Share < 0 {
+		return nil, fmt.Errorf("schedule: invalid configuration: %d sequences, context %d, chunk %d, joint %d, budget %d, chain %d, queue %d, age %v, share %v",
+			c.Sequences, c.Context, c.Chunk, c.Joint, c.Budget, c.Chain, c.Queue, c.Age, c.Share)
 	}
 	c.Budget = cmp.Or(c.Budget, c.Sequences+c.Chunk)
 	c.Age = cmp.Or(c.Age, DefaultAge)

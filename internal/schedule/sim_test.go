@@ -26,6 +26,10 @@ func (c linear) Prefill(position, rows int) time.Duration {
 	return c.chunk + time.Duration(rows)*(c.each+time.Duration(position)*c.each/1000)
 }
 
+func (c linear) Joint(rows, heads, depth int) time.Duration {
+	return c.step + time.Duration(heads)*c.row + time.Duration(rows-heads)*c.each + time.Duration(rows*depth)*c.row/1000
+}
+
 // sim runs a scheduler under a simulated clock.
 type sim struct {
 	*Scheduler
@@ -41,6 +45,7 @@ type sim struct {
 	repeats time.Duration // time of prefilling again what was set back
 	high    map[*Request]int
 	missed  map[*Request]int // submissions without a row that decodes
+	passes  int              // joint passes with rows that decode
 }
 
 func newSim(t testing.TB, c Config, kinds ...pages.Kind) *sim {
@@ -192,6 +197,14 @@ func (s *sim) checkStep(step *Step) error {
 	if step.Predicted > step.Bound && !alone {
 		return fmt.Errorf("predicted %v, more than %v", step.Predicted, step.Bound)
 	}
+	if step.Joint {
+		if tokens > s.c.Joint || step.Chain > 1 || len(step.Chunks) == 0 || step.Predicted > step.Bound {
+			return fmt.Errorf("a joint pass of %d rows, %d chunks and chains of %d takes %v, the bound is %v", tokens, len(step.Chunks), step.Chain, step.Predicted, step.Bound)
+		}
+		if len(step.Decode) > 0 {
+			s.passes++
+		}
+	}
 	if tokens > s.c.Budget && len(step.Chunks) != 1 {
 		return fmt.Errorf("%d tokens, more than %d", tokens, s.c.Budget)
 	}
@@ -219,7 +232,7 @@ func (s *sim) checkStep(step *Step) error {
 // cancellations, forks and failing submissions, with few pages. Every step must keep the promises of the
 // package, every request must end, and no page may be left.
 func TestRandom(t *testing.T) {
-	var setBacks, hits, refused, served int
+	var setBacks, hits, refused, served, passes int
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		kinds := []pages.Kind{{Name: "full", Pages: 30 + r.IntN(100)}}
@@ -229,6 +242,9 @@ func TestRandom(t *testing.T) {
 		c := Config{
 			Cost:      linear{time.Duration(r.IntN(8000)) * time.Microsecond, 100 * time.Microsecond, time.Millisecond, time.Duration(20+r.IntN(400)) * time.Microsecond},
 			Sequences: 1 + r.IntN(16), Context: 1000, Chunk: 256, Queue: 40,
+		}
+		if seed%2 == 0 {
+			c.Joint = 32 + r.IntN(300)
 		}
 		s := newSim(t, c, kinds...)
 		s.stop = func(*Request) bool { return r.IntN(60) == 0 }
@@ -240,6 +256,7 @@ func TestRandom(t *testing.T) {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		hits += s.Hits().FoundTokens
+		passes += s.passes
 		for r, err := range s.ended {
 			setBacks += r.SetBacks
 			if err != nil {
@@ -249,8 +266,8 @@ func TestRandom(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d requests served, %d refused, set back %d times, %d tokens found", served, refused, setBacks, hits)
-	if setBacks < 100 || hits < 1000 || refused < 10 || served < 1000 {
+	t.Logf("%d requests served, %d refused, set back %d times, %d tokens found, %d joint passes with rows", served, refused, setBacks, hits, passes)
+	if passes < 100 || setBacks < 100 || hits < 1000 || refused < 10 || served < 1000 {
 		t.Error("the load did not reach everything")
 	}
 }
@@ -330,6 +347,9 @@ func TestNothingStarves(t *testing.T) {
 		c := Config{
 			Cost:      linear{time.Duration(1+r.IntN(5)) * time.Millisecond, 50 * time.Microsecond, time.Millisecond, 100 * time.Microsecond},
 			Sequences: 2 + r.IntN(8), Context: 1000, Chunk: 256, Queue: 1000, Age: 100 * time.Millisecond,
+		}
+		if seed%2 == 0 {
+			c.Joint = 256
 		}
 		s := newSim(t, c, pages.Kind{Name: "full", Pages: 40})
 		type wait struct {

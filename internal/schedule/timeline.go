@@ -45,6 +45,9 @@ func (st *Step) Timeline(now time.Duration) string {
 		parts = append(parts, fmt.Sprintf("prefill %d of %d at %d%s", c.Rows, c.Request.ID, c.At, last))
 	}
 	if len(parts) > 0 {
+		if st.Joint {
+			parts[0] = "together: " + parts[0]
+		}
 		line("%s; %.1f of %.1f", strings.Join(parts, "; "), milliseconds(st.Predicted), milliseconds(st.Bound))
 	}
 	return b.String()

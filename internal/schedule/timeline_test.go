@@ -57,6 +57,19 @@ func TestTimelines(t *testing.T) {
 			s.steps(t, 1)
 			must(t)(s.add(200, 4, nil))
 		}},
+		{"together", func() Config { c := simpleConfig(); c.Joint = 256; return c }(), []pages.Kind{many}, func(t *testing.T, s *sim) {
+			must(t)(s.add(10, 12, bound(20*time.Millisecond)))
+			must(t)(s.add(10, 30, nil))
+			s.steps(t, 2)
+			for range 3 {
+				must(t)(s.add(25, 4, nil))
+			}
+			must(t)(s.add(100, 4, func(r *Request) { r.Bound = 5 * time.Millisecond }))
+		}},
+		{"brief chains", simpleConfig(), []pages.Kind{many}, func(t *testing.T, s *sim) {
+			s.Idle(100 * time.Microsecond)
+			must(t)(s.add(10, 12, nil))
+		}},
 		{"a common prefix", simpleConfig(), []pages.Kind{many}, func(t *testing.T, s *sim) {
 			for range 3 {
 				must(t)(s.add(120, 5, func(r *Request) {

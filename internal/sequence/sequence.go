@@ -29,6 +29,16 @@ const (
 	ProgramRanked = "batch_ranked"
 )
 
+// Names of the programs of a joint pass, in which rows that decode and rows of prompts are computed
+// together. ProgramFill computes all rows without choosing tokens; consecutive positions of one sequence may
+// be rows of it. Then one of the programs with a head chooses the token that follows each of the first rows.
+const (
+	ProgramFill       = "batch_fill"
+	ProgramHead       = "batch_head"
+	ProgramSampleHead = "batch_sample_head"
+	ProgramRankedHead = "batch_ranked_head"
+)
+
 // Row is a row record: the place of one row of a batch. Programs that decode batches advance it after
 // each token. C has the same struct (shaders/params.h).
 type Row struct {

