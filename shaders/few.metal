@@ -36,8 +36,8 @@ static inline uint few_step(uint type) {
 }
 
 // few_stage describes a stage: the weights, in layout Tiled16 two strips of a head and tiles, in layout Rows
-// 32 rows of 128 bytes; then the input. PIANOLA_FEW_RING is the size of a SIMD group's ring, behind which
-// there are 64 bytes for barriers.
+// 32 rows of 128 bytes; then the input. PIANOLA_FEW_RING is the size of a SIMD group's ring. Behind the rings
+// of all SIMD groups there are 64 bytes for the barriers of each.
 #define PIANOLA_FEW_RING(floats) ((floats) ? 25600 : 14336 - 64)
 template <uint T, uint N>
 struct few_stage {
@@ -93,7 +93,7 @@ template <uint T, uint N>
 static inline few_part few_share(thread const halves_product &p, threadgroup uchar *tg, uint simd) {
     const uint segment = segment_columns(p.in) / PIANOLA_FEW_COLUMNS;
     const uint tiles = (p.in + PIANOLA_FEW_COLUMNS - 1) / PIANOLA_FEW_COLUMNS;
-    few_part part = {min(simd * segment, tiles), min((simd + 1) * segment, tiles), tg + simd * (few_stage<T, N>::ring + 64), p.w, 0};
+    few_part part = {min(simd * segment, tiles), min((simd + 1) * segment, tiles), tg + simd * few_stage<T, N>::ring, p.w, 0};
     if (few_stage<T, N>::floats == 0) {
         const ulong strip = strip_bytes(T, p.in, T);
         part.w += p.low / 16 * strip;
@@ -343,7 +343,7 @@ static inline void gemm_few_of(thread const halves_product &p, thread const few_
     const few_part part = few_share<T, N>(p, tg, simd);
     uint barriers = 0;
 #ifdef PIANOLA_WARPGROUPS
-    barriers = metal::shim::shared_address(part.ring) + S::ring;
+    barriers = metal::shim::shared_address(tg) + PIANOLA_SIMDS * S::ring + 64 * simd;
     if (lane == 0) {
         for (uint i = 0; i < S::count(); i++) {
             metal::shim::barrier_begin(barriers + 8 * i, 1);
@@ -367,11 +367,7 @@ static inline void gemm_few_of(thread const halves_product &p, thread const few_
         next = few_begin<T, N>(filled, barriers, part, p, input, next, lane);
     }
     for (uint first = part.first; first < part.last;) {
-        // All lanes have read the stage before, so it can be filled again. Copies of the copy unit are ordered
-        // behind reads of threadgroup memory only by a fence.
-#ifdef PIANOLA_WARPGROUPS
-        metal::shim::publish();
-#endif
+        // All lanes have read the stage before, so it can be filled again.
         simdgroup_barrier(mem_flags::mem_threadgroup);
         next = few_begin<T, N>(filled, barriers, part, p, input, next, lane);
 #ifdef PIANOLA_WARPGROUPS

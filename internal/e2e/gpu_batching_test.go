@@ -72,7 +72,7 @@ func synthetic(t *testing.T, shape, quant string, change func(*synth.Shape)) str
 func checkBatching(t *testing.T, path string, mode pianola.Mode, o pianola.TableOptions, most int) {
 	t.Helper()
 	o.Batching, o.AllLogits, o.Context, o.Chip = true, true, most, tunedChip(t)
-	t.Parallel() // kernels of other models are assembled meanwhile
+	t.Parallel() // kernels of other models are assembled and run meanwhile
 	m := open(t, path, pianola.Options{Device: "cuda", Mode: mode, Table: o})
 	s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true})
 	vocab := m.Config().Vocab
