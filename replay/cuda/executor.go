@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
@@ -12,15 +11,9 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// turns has a lock for each GPU of this process, by the driver's number. The models of a process take
-// turns on a GPU: gemm_few of quantised weights has given wrong results while kernels of another stream
-// ran (docs/CUDA.md), and never otherwise.
-var turns sync.Map
-
 // executor submits jobs to the GPU in order, from one thread.
 type executor struct {
 	d          *Device
-	turn       *sync.Mutex // of the GPU
 	stream     driver.Stream
 	ring       ring
 	flight     ring         // limits the graphs in flight; its buffers receive the stop flag of batches
@@ -81,9 +74,8 @@ func (r *ring) mark(stream driver.Stream) error {
 
 // newExecutor allocates an executor; the device owns its memory.
 func newExecutor(d *Device, t *table.Table) (*executor, error) {
-	turn, _ := turns.LoadOrStore(d.gpu.dev, new(sync.Mutex))
 	e := &executor{
-		d: d, turn: turn.(*sync.Mutex), static: secondaryBytes(t),
+		d: d, static: secondaryBytes(t),
 		ring:   ring{drv: d.drv, slots: make([]ringSlot, copiesAhead)},
 		flight: ring{drv: d.drv, slots: make([]ringSlot, graphsAhead)},
 	}
@@ -152,8 +144,6 @@ func (e *executor) submission(j *job) (res replay.Result, err error) {
 			e.d.queue.Lose(err)
 		}
 	}()
-	e.turn.Lock()
-	defer e.turn.Unlock()
 	err = e.give(j)
 	// Wait for everything submitted, so that none of it is in use when the job is done. If
 	// waiting fails, this is unknown.
