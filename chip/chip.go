@@ -149,11 +149,10 @@ type Chip struct {
 	// BatchRows are the numbers of rows that batch programs are compiled for, in ascending order. On a
 	// CPU one number is enough, because its kernels compute only the active rows.
 	BatchRows []int `json:"batch_rows"`
-	// BatchFew says which tables for batching use gemm_few in programs with at most 32 rows, and
-	// gemm_halves in the same order of sums in others: "float" those without quantised weights, "all" all of
-	// them, and "" none. It needs GEMMHalves on a CUDA device, whose matrix instructions must give both
-	// kernels the same bits.
-	BatchFew string `json:"batch_few"`
+	// BatchFew reports whether tables for batching use gemm_few in programs with few rows, and gemm_halves in
+	// the same order of sums in others. It needs GEMMHalves on a CUDA device, whose matrix instructions must
+	// give both kernels the same bits.
+	BatchFew bool `json:"batch_few"`
 	// BatchSlots is the largest number of slots of attn_tile in batch programs, 2 to 4, on a device that
 	// divides threadgroup memory among the threadgroups of a core: with fewer slots, more of them run at
 	// once. 0 means as many as fit.
@@ -495,9 +494,7 @@ func (c *Chip) checkProducts() error {
 // checkHalves checks that the device can run gemm_halves.
 func (c *Chip) checkHalves() error {
 	switch n := c.GEMMHalves; {
-	case c.BatchFew != "" && c.BatchFew != "float" && c.BatchFew != "all":
-		return fmt.Errorf("batch_few: %q is not \"\", \"float\" or \"all\"", c.BatchFew)
-	case c.BatchFew != "" && (n == 0 || c.Device != CUDA):
+	case c.BatchFew && (n == 0 || c.Device != CUDA):
 		return errors.New("batch_few: needs gemm_halves on a CUDA device")
 	case c.RequestAhead != 0 && (n == 0 || c.Device != CUDA):
 		return errors.New("request_ahead: needs gemm_halves on a CUDA device")
@@ -614,8 +611,8 @@ func (c *Chip) Fingerprint() [32]byte {
 		}
 		b = append(b, bit)
 	}
-	if c.BatchFew != "" {
-		b = append(b, "batch few "+c.BatchFew...)
+	if c.BatchFew {
+		b = append(b, "batch few"...)
 	}
 	if c.BatchSlots > 0 {
 		b = fmt.Appendf(b, "slots %d", c.BatchSlots)

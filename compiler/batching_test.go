@@ -57,7 +57,7 @@ func TestBatching(t *testing.T) {
 func TestBatchingFew(t *testing.T) {
 	for _, path := range tiny(t) {
 		in := input(t, path, "h200", Options{Sequences: 300})
-		in.Chip.BatchFew = "all"
+		in.Chip.BatchFew = true
 		tab := mustCompile(t, in)
 		if faults := tab.Validate(); len(faults) > 0 { // such as kernels with another order of sums
 			t.Fatalf("%s: %v", path, faults[0])
@@ -79,7 +79,7 @@ func TestBatchingFew(t *testing.T) {
 			}
 		}
 		in = input(t, path, "h200", Options{Batching: true, Exact: true})
-		in.Chip.BatchFew = "all"
+		in.Chip.BatchFew = true
 		for _, cmd := range mustCompile(t, in).Cmds {
 			if cmd.Kernel == kernels.GEMMFew {
 				t.Errorf("%s: an exact table has gemm_few", path)
@@ -92,7 +92,7 @@ func TestBatchingFew(t *testing.T) {
 func TestBatchingFewQuantised(t *testing.T) {
 	for path, want := range map[string]decl.ID{"testdata/gopher-q8_0.gguf": kernels.GEMMFew, "testdata/tiny/llama": kernels.GEMMHalves} {
 		in := input(t, testmodels.Path(t, filepath.Join("..", path)), "h200", Options{Sequences: 40})
-		in.Chip.BatchFew = "all"
+		in.Chip.BatchFew = true
 		tab := mustCompile(t, in)
 		if faults := tab.Validate(); len(faults) > 0 {
 			t.Fatalf("%s: %v", path, faults[0])
@@ -115,7 +115,7 @@ func TestBatchingFewQuantised(t *testing.T) {
 // TestRequestAhead compiles for a chip whose products request 64 KiB of weights ahead.
 func TestRequestAhead(t *testing.T) {
 	in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "llama")), "h200", Options{Sequences: 40})
-	in.Chip.BatchFew, in.Chip.RequestAhead = "all", 64<<10
+	in.Chip.BatchFew, in.Chip.RequestAhead = true, 64<<10
 	tab := mustCompile(t, in)
 	got := map[decl.ID]uint32{}
 	for i := range tab.Cmds {

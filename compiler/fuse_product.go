@@ -243,7 +243,6 @@ func (s *state) mergesTooMuch(w *weight, merge mergeArgs) bool {
 // Consecutive products with the same input share one conversion. silu(gate) * up is fused into the
 // conversion if nothing else reads it.
 func (s *state) splitInput() error {
-	s.floats = s.onlyFloats()
 	for _, p := range s.programs {
 		if !p.wide {
 			continue

@@ -126,7 +126,6 @@ type state struct {
 
 	programs []*program
 	weights  []*weight          // in order of first use
-	floats   bool               // no product has quantised weights; set by splitInput
 	byName   map[string]*weight // by name, so that tied matrices share a slot
 
 	pool  *sequence.Layout // of a pooled table, or nil

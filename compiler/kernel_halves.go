@@ -103,7 +103,7 @@ func (s *state) halvesAct(w *weight) (act uint32, ok bool) {
 }
 
 // few reports whether products of w use gemm_few in a program: those of the program for short prompts and,
-// in a table for batching, of all programs with so few rows if the chip's BatchFew says so. With SIMD-group
+// in a table for batching, of all programs with so few rows if the chip has BatchFew. With SIMD-group
 // matrices, gemm_halves is the kernel for few rows too.
 func (s *state) few(p *program, w *weight) bool {
 	if s.in.Options.Batching {
@@ -115,20 +115,7 @@ func (s *state) few(p *program, w *weight) bool {
 // segments reports whether gemm_halves adds the sums of segments of the columns, as gemm_few does, which
 // computes some rows of a table for batching. gemm_few has no form with two float16 terms.
 func (s *state) segments() bool {
-	return s.in.Options.Batching && !s.in.Options.Exact && s.warpgroups() &&
-		(s.in.Chip.BatchFew == "all" || s.in.Chip.BatchFew == "float" && s.floats)
-}
-
-// onlyFloats reports whether no product has quantised weights.
-func (s *state) onlyFloats() bool {
-	for _, p := range s.programs {
-		for _, n := range p.nodes {
-			if a, ok := n.args.(productArgs); ok && a.w.typ.Quantized() {
-				return false
-			}
-		}
-	}
-	return true
+	return s.in.Options.Batching && !s.in.Options.Exact && s.warpgroups() && s.in.Chip.BatchFew
 }
 
 const (

@@ -203,7 +203,7 @@ func (w *whole) batching(t *testing.T, p *emu.Program) error {
 	w.change, w.changed = func(c *chip.Chip) {
 		small(c)
 		if c.Device == chip.CUDA {
-			c.BatchFew = "all"
+			c.BatchFew = true
 		}
 	}, "small"
 	w.layers = 1
