@@ -258,7 +258,7 @@ func TestCUDAParallel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"tiny/llama", "tiny/qwen3", "tiny/gemma2", "tiny/gemma3_text", "variants/gpt_oss", "variants/qwen3_moe", "variants/qwen3_5_equal", "variants/lfm2", "variants/falcon_h1", "variants/llama_hd80"} {
+	for _, name := range []string{"tiny/llama", "tiny/qwen3", "tiny/gemma2", "tiny/gemma3_text", "variants/gpt_oss", "variants/qwen3_moe", "variants/qwen3_5_equal", "variants/lfm2", "variants/falcon_h1", "variants/gemma3n", "variants/cohere_qknorm", "variants/llama_hd80"} {
 		for i, p := range []TableOptions{{LogProbs: true}, {KV: KVQ8, NoFuse: true}, {KVSinks: 4, KVWindow: 60}, {Exact: true}} {
 			if i > 0 && name != "tiny/llama" {
 				break // the options are independent of the family

@@ -105,12 +105,14 @@ type Config struct {
 	PlainLayerNorm bool   `json:",omitzero"` // with LayerNorm, norms add no bias
 	Parallel       bool   `json:",omitzero"` // attention and the feed-forward block have the same input, the attention norm's output
 	QKNormRotated  bool   `json:",omitzero"` // QKNorm follows RoPE
+	QKLayerNorm    bool   `json:",omitzero"` // QKNorm subtracts the mean of a head, and each head has weights of its own
 	Temper         Temper `json:",omitzero"` // factors of Q that grow with the position
 
 	BareQKNorm bool        `json:",omitzero"` // QKNorm has no weights and is only in layers with RoPE
 	ValueNorm  bool        `json:",omitzero"` // each head of V is divided by its root mean square
 	LayerScale bool        `json:",omitzero"` // a number multiplies the residual stream after each layer
 	Inputs     LayerInputs `json:",omitzero"`
+	AltUp      AltUp       `json:",omitzero"`
 
 	ResidualScale float32 `json:",omitzero"` // factor of a block's output before it is added to the residual stream; 0 means none
 	LogitScale    float32 `json:",omitzero"` // factor of the logits; 0 means none
@@ -202,6 +204,11 @@ type Layer struct {
 	FF      int `json:",omitzero"`
 
 	ValueIsKey bool `json:",omitzero"` // V is the product of K, before its norm and RoPE
+	// TopGates makes the gate of the feed-forward block keep only what exceeds a cutoff: each element
+	// becomes max(x - cutoff, 0) before the activation. The cutoff is the mean of the gate's elements
+	// plus GateCutoff times their standard deviation.
+	TopGates   bool    `json:",omitzero"`
+	GateCutoff float32 `json:",omitzero"`
 	// KVBack is not 0 if the layer has no K and V of its own. Attention then reads those of the layer
 	// that comes KVBack layers earlier.
 	KVBack int `json:",omitzero"`
@@ -212,6 +219,18 @@ type Layer struct {
 // embedding. The layer multiplies it with a gate and adds its projection to the residual stream. If
 // Width is 0, there are none.
 type LayerInputs struct{ Width, Vocab int }
+
+// AltUp describes alternating updates: the residual stream has several copies. Before each layer, all
+// copies are predicted as sums of the copies, by coefficients that depend on the first copy. The
+// layer works on the first copy, and afterwards its result corrects all copies. If Copies is 0, there
+// is one residual stream and no alternating updates.
+//
+// Layers also have a learned augmented residual (LAuReL), a product of two matrices with the layer's
+// normalised input.
+type AltUp struct {
+	Copies int // 0, or 2 to 4
+	Rank   int // rows of the first matrix of the augmented residual
+}
 
 // HeadDimAt returns the elements of a head in a layer.
 func (c *Config) HeadDimAt(layer int) int { return cmp.Or(c.Layer[layer].HeadDim, c.HeadDim) }

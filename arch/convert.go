@@ -53,7 +53,7 @@ func (r *convertRule) validate() error {
 
 // Conversion describes the GGUF file that a Hugging Face model is converted to.
 type Conversion struct {
-	Config   *Config // configuration of the source, without factors that Tensors contain
+	Config   *Config // configuration of the source, without factors that Tensors contain and with the rows that they add
 	Settings []Setting
 	Tensors  []Converted
 }
@@ -82,7 +82,7 @@ type Converted struct {
 // ConvertedRows are rows of a tensor of the source. The elements of a vector are rows of one
 // column.
 type ConvertedRows struct {
-	Tensor        string
+	Tensor        string // "" for rows of zeros
 	Rows, Columns uint64
 	// Row i is row First + i*Step of the tensor, which is treated as a matrix whatever its number
 	// of dimensions. Step 0 means 1.
@@ -258,6 +258,7 @@ func (v *conversion) settings() {
 	v.expertSettings()
 	v.windows()
 	v.layers()
+	v.altUp()
 	v.noRope()
 }
 
@@ -463,9 +464,12 @@ func (v *conversion) tensors() error {
 		if r == Head && c.TiedHead {
 			continue
 		}
-		if err := v.role(r, 0); err != nil {
-			return err
+		for i := range c.places(r) {
+			if err := v.role(r, i); err != nil {
+				return err
+			}
 		}
+		v.pad(r)
 	}
 	for layer := range c.Layers {
 		for r := range roleCount {

@@ -26,8 +26,9 @@ type descriptor struct {
 	PlainLayerNorm bool `json:"plain_layer_norm"`
 	// QKNormRotated makes QK norm follow RoPE.
 	QKNormRotated bool `json:"qk_norm_rotated"`
-	BareQKNorm    bool `json:"bare_qk_norm"` // QK norm has no weights and is only in layers with RoPE
-	Ungated       bool `json:"ungated"`      // the feed-forward block has no gate
+	QKLayerNorm   bool `json:"qk_layer_norm"` // QK norm, if a model has it, subtracts the mean, and each head has weights of its own
+	BareQKNorm    bool `json:"bare_qk_norm"`  // QK norm has no weights and is only in layers with RoPE
+	Ungated       bool `json:"ungated"`       // the feed-forward block has no gate
 	// FixedActivation makes Read ignore the activation that a model specifies.
 	FixedActivation bool         `json:"fixed_activation"`
 	EmbedScale      embedScale   `json:"embed_scale"`
@@ -68,6 +69,7 @@ type form struct {
 	// attn_norm.
 	Parallel biasRule    `json:"parallel"`
 	Temper   *temperRule `json:"temper"`
+	AltUp    *altUpRule  `json:"altup"`
 }
 
 // hfForm describes how a Hugging Face directory stores a model of the family.
@@ -288,7 +290,7 @@ func (f *form) validate(where string, keys []string, d *descriptor) error {
 		stem, ok := f.Tensors[roleName(r)]
 		optional := f.optional(r, d)
 		want := 0
-		if r.perLayer() {
+		if r.perLayer() || r.perCopy() && strings.Contains(stem, layerVerb) {
 			want = 1
 		}
 		switch {
@@ -322,6 +324,9 @@ func (f *form) validate(where string, keys []string, d *descriptor) error {
 	if _, post := f.Tensors[roleName(FFNPostNorm)]; post && f.Experts != nil && !beside {
 		return fmt.Errorf("%s.tensors.%v: not supported with experts", where, FFNPostNorm)
 	}
+	if f.AltUp != nil && f.Layers == nil {
+		return fmt.Errorf("%s.altup: requires layers", where)
+	}
 	return f.NoRope.validate(where)
 }
 
@@ -354,6 +359,8 @@ func (f *form) optional(r Role, d *descriptor) bool {
 		return true
 	case MambaIn, MambaRate, MambaShift, MambaSkip, MambaOut:
 		return f.Recurrent == nil || Mixer(f.Recurrent.Kind) != Mamba2
+	case AltUpProj, AltUpUnembed, AltUpRouter, AltUpRouterNorm, AltUpPredict, AltUpCorrect, AltUpScale, LaurelDown, LaurelUp, LaurelNorm:
+		return f.AltUp == nil
 	case QDown, QDownNorm, KVDown, KVDownNorm, KVUp:
 		return f.Latent == nil
 	case Gate:
@@ -422,7 +429,7 @@ func (h *hfForm) reads(key string) bool {
 	if h.Experts != nil && slices.Contains(h.Experts.keys(), key) || key == h.Parallel.flag || key == h.QKNormFlag {
 		return true
 	}
-	if h.Recurrent.reads(key) || h.Layers.reads(key) || h.Temper.reads(key) || h.FF.reads(key) || h.Scales.reads(key) || h.NoRope.reads(key) || key != "" && key == h.QueryScalar || key == attnSoftCap || key == logitSoftCap || key == keyLimit {
+	if h.Recurrent.reads(key) || h.Layers.reads(key) || h.Temper.reads(key) || h.AltUp.reads(key) || h.FF.reads(key) || h.Scales.reads(key) || h.NoRope.reads(key) || key != "" && key == h.QueryScalar || key == attnSoftCap || key == logitSoftCap || key == keyLimit {
 		return true
 	}
 	w := h.Window

@@ -92,6 +92,7 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	if n := f.opt("expert_count", 0, maxExperts, 0); n > 0 && n == g.PlainExperts {
 		c.QKNorm = false
 	}
+	c.QKLayerNorm = c.QKNorm && d.QKLayerNorm
 	g.readParallel(f, c)
 	c.readLimit(f)
 	d.scales(f, c)
@@ -103,6 +104,7 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	g.Temper.readGGUF(f, c)
 	g.readWindows(f, src, c, rope)
 	g.Layers.readGGUF(f, c, src, func(key string) (any, bool) { return src.Meta(name + "." + key) })
+	g.AltUp.readGGUF(f, c, src)
 	if f.err == nil {
 		heads, _ := src.Meta(name + "." + kvHeadsKey)
 		widths, _ := src.Meta(name + "." + ffKey)

@@ -37,7 +37,11 @@ func (s *Set) readHF(src Source) (*Config, error) {
 	c.names = h.names(prefix)
 	c.Layers = h.Recurrent.layers(f)
 	c.Width = f.need("hidden_size", 1, maxWidth)
-	c.FF = h.FF.readFF(f)
+	if widths := h.Layers.widths(f); widths != nil {
+		c.FF = widths[0]
+	} else {
+		c.FF = h.FF.readFF(f)
+	}
 	c.Vocab = f.need("vocab_size", 1, maxVocab)
 	c.Context = f.need("max_position_embeddings", 1, maxContext)
 	c.Eps = f.eps("rms_norm_eps")
@@ -50,6 +54,7 @@ func (s *Set) readHF(src Source) (*Config, error) {
 	if h.QKNormFlag != "" {
 		c.QKNorm = f.bool(h.QKNormFlag, d.QKNorm)
 	}
+	c.QKLayerNorm = c.QKNorm && d.QKLayerNorm
 	h.readParallel(f, c)
 	c.Activation, c.AttnSinks = Activation(*d.Activation), c.names[AttnSinks] != ""
 	c.LayerScale = c.names[LayerScale] != ""
@@ -74,6 +79,7 @@ func (s *Set) readHF(src Source) (*Config, error) {
 	h.NoRope.mark(f, c)
 	types := h.readWindows(f, c)
 	h.Layers.readHF(f, c)
+	h.AltUp.readHF(f, c)
 	h.Recurrent.readHF(f, src, c)
 	c.readExperts(f, src, h.Experts, &h.form, prefix)
 	theta := ""

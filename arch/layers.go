@@ -21,18 +21,23 @@ type layerRule struct {
 	// Shared is the key of the number of layers at the end that use the K and V of an earlier layer: the
 	// last one of the other layers that, like they, has a window or none.
 	Shared string `json:"shared"`
+	// FF is the key of the feed-forward width if config.json may have a list with a width for each layer.
+	FF string `json:"ff"`
 	// WideFF is the key of a flag that the layers that share K and V have twice the feed-forward width.
 	WideFF string `json:"wide_ff"`
 	// Inputs and InputVocab are the keys of the sizes of LayerInputs. In GGUF files the latter follows
 	// from the tensor.
 	Inputs     string `json:"inputs"`
 	InputVocab string `json:"input_vocab"`
+	// ShortInputs allows an embedding of inputs with fewer rows than the vocabulary has tokens. The
+	// tokens without a row, which stand for images and sounds, get the last row.
+	ShortInputs bool `json:"short_inputs"`
 }
 
 // reads reports whether the rule reads a key. It is nil for most families.
 func (r *layerRule) reads(key string) bool {
 	return r != nil && key != "" && (key == r.HeadDim || key == r.KVHeads || key == r.ValueIsKey || key == r.Shared ||
-		key == r.WideFF || key == r.Inputs || key == r.InputVocab)
+		key == r.WideFF || key == r.FF || key == r.Inputs || key == r.InputVocab)
 }
 
 // inputUnit divides the width of LayerInputs, so that the columns of each layer are aligned.
@@ -54,7 +59,11 @@ func (r *layerRule) readHF(f *fields, c *Config) {
 		full.kvHeads = f.opt(r.KVHeads, 1, maxHeads, usual.kvHeads)
 	}
 	r.share(f, c)
-	wide := f.bool(r.WideFF, false)
+	wide, widths := f.bool(r.WideFF, false), r.widths(f)
+	if f.err == nil && widths != nil && len(widths) != c.Layers {
+		f.failf(r.FF, "%d entries for %d layers", len(widths), c.Layers)
+		return
+	}
 	sizes := make([]layerSizes, c.Layers)
 	for i := range sizes {
 		l := &c.Layer[i]
@@ -64,9 +73,34 @@ func (r *layerRule) readHF(f *fields, c *Config) {
 		if wide && l.KVBack > 0 {
 			sizes[i].ff = 2 * usual.ff
 		}
+		if widths != nil {
+			sizes[i].ff = widths[i]
+		}
 	}
 	c.setSizes(f, sizes)
 	r.inputs(f, c, func() int { return f.opt(r.InputVocab, 1, maxVocab, c.Vocab) })
+}
+
+// widths returns the feed-forward widths of a list, or nil if there is one width for all layers.
+func (r *layerRule) widths(f *fields) (widths []int) {
+	if r == nil || r.FF == "" {
+		return nil
+	}
+	v, _ := f.value(r.FF)
+	list, ok := v.([]any)
+	if !ok {
+		return nil
+	}
+	if len(list) == 0 {
+		f.failf(r.FF, "empty")
+	}
+	for _, x := range list {
+		widths = append(widths, f.integer(r.FF, x, 1, maxFF))
+	}
+	if f.err != nil {
+		return nil
+	}
+	return widths
 }
 
 // readGGUF reads the settings of a GGUF file, in which the numbers of KV heads and the feed-forward
@@ -136,7 +170,7 @@ func (r *layerRule) inputs(f *fields, c *Config, vocab func() int) {
 		return
 	}
 	c.Inputs = LayerInputs{Width: width, Vocab: vocab()}
-	if f.err == nil && c.Inputs.Vocab < c.Vocab {
+	if f.err == nil && c.Inputs.Vocab < c.Vocab && !r.ShortInputs {
 		f.failf(r.Inputs, "the embedding of inputs has %d rows for %d tokens", c.Inputs.Vocab, c.Vocab)
 	}
 }
@@ -241,8 +275,10 @@ func (v *conversion) layers() {
 	}
 	v.set(kvHeadsKey, kvHeads)
 	v.set(ffKey, ff)
-	v.set(r.HeadDim, uint32(window))
-	v.set("attention.value_length_swa", uint32(window))
+	if r.HeadDim != "" {
+		v.set(r.HeadDim, uint32(window))
+		v.set("attention.value_length_swa", uint32(window))
+	}
 	v.set(r.Shared, uint32(shared))
 	v.set(r.Inputs, uint32(c.Inputs.Width))
 }

@@ -11,68 +11,78 @@ type Role uint8
 
 // The roles, with the shapes of their weights.
 const (
-	Embed          Role = iota // [vocab, width]
-	OutNorm                    // [width]
-	Head                       // [vocab, width]
-	InputEmbed                 // [inputs vocab, layers*inputs width], like the roles below with LayerInputs only
-	InputProj                  // [layers*inputs width, width]
-	InputProjNorm              // [inputs width]
-	AttnNorm                   // [width]; one per layer, like all roles below
-	Q                          // [heads*headDim, width]
-	K                          // [kvHeads*headDim, width]
-	V                          // [kvHeads*headDim, width]
-	O                          // [width, heads*headDim]
-	QNorm                      // [headDim], or [heads*headDim]
-	KNorm                      // [headDim], or [kvHeads*headDim]
-	FFNNorm                    // [width]
-	Gate                       // [ff, width]
-	Up                         // [ff, width]
-	Down                       // [width, ff]
-	AttnPostNorm               // [width], norm of attention's output
-	FFNPostNorm                // [width], norm of the feed-forward block's output
-	Router                     // [experts, width], in sparse layers, which have no Gate, Up and Down
-	AttnSinks                  // [heads]
-	QDown                      // [q rank, width], with latent attention and a Q of low rank, as Q has then q rank columns
-	QDownNorm                  // [q rank]
-	KVDown                     // [kv rank + rope, width], like the roles below with latent attention only
-	KVDownNorm                 // [kv rank]
-	KVUp                       // [heads*(nope + value), kv rank], for each head the rows of K, then those of V, unless there are K [heads, kv rank, nope] and V [heads, value, kv rank]
-	ConvIn                     // [3*width, width], in layers with a ShortConv
-	Conv                       // [width, taps], with GatedDelta [rows of DeltaIn, taps], with Mamba2 [rows of x, B and C, taps]
-	ConvOut                    // [width, width], in layers with a ShortConv
-	RouterBias                 // [experts], added to the scores by which experts are chosen
-	SharedGate                 // [shared ff, width], like the roles below in sparse layers with a shared expert
-	SharedUp                   // [shared ff, width]
-	SharedDown                 // [width, shared ff]
-	SharedRouter               // [1, width], whose product's sigmoid multiplies the shared expert's output; in GGUF files [width]
-	DeltaIn                    // [2*keyHeads*keyDim + heads*valueDim, width]: Q, K and V; like the roles below in layers with GatedDelta
-	DeltaZ                     // [heads*valueDim, width], the output gate; without it, DeltaIn has for each head of Q and K the rows of Q, K, V and Z
-	DeltaBeta                  // [heads, width], how much of V is written
-	DeltaAlpha                 // [heads, width], how much the state decays; without it, DeltaBeta has for each head of Q and K the rows of both
-	DeltaRate                  // [heads], the rate of the decay or its logarithm
-	DeltaShift                 // [heads], added to what DeltaAlpha gives
-	DeltaNorm                  // [valueDim], norm of each head of the output
-	DeltaOut                   // [width, heads*valueDim]
-	MambaIn                    // [2*inner + 2*groups*state + heads, width]: z, x, B, C and dt, where inner is heads*headDim; like the roles below in layers with Mamba2
-	MambaRate                  // [heads], the rate of the decay or its logarithm; in GGUF files [heads, 1]
-	MambaShift                 // [heads], added to dt
-	MambaSkip                  // [heads], the factor of x in the result; in GGUF files [heads, 1]
-	MambaNorm                  // [inner], norm of the result; in GGUF files [groups, inner/groups]
-	MambaOut                   // [width, inner]
-	InputGate                  // [inputs width, width], like the roles below with LayerInputs only
-	InputOut                   // [width, inputs width]
-	InputPostNorm              // [width]
-	ExpertNorm                 // [width], norm of the experts' input, like the roles below in sparse layers with Experts.Beside
-	ExpertPostNorm             // [width], norm of the experts' output
-	DensePostNorm              // [width], norm of the dense block's output
-	RouterNorm                 // [width], norm of the router's input, divided by the square root of the width
-	ExpertScale                // [experts], which multiplies the weights of experts
-	LayerScale                 // [1], which multiplies the residual stream after the layer
+	Embed           Role = iota // [vocab, width]
+	OutNorm                     // [width]
+	Head                        // [vocab, width]
+	InputEmbed                  // [inputs vocab, layers*inputs width], like the roles below with LayerInputs only
+	InputProj                   // [layers*inputs width, width]
+	InputProjNorm               // [inputs width]
+	AltUpProj                   // [width, width]; one for each copy of the residual stream but the first, like the role below with AltUp only; in GGUF files one tensor [copies-1, width, width]
+	AltUpUnembed                // [width, width]
+	AttnNorm                    // [width]; one per layer, like all roles below
+	Q                           // [heads*headDim, width]
+	K                           // [kvHeads*headDim, width]
+	V                           // [kvHeads*headDim, width]
+	O                           // [width, heads*headDim]
+	QNorm                       // [headDim], [heads*headDim], or with QKLayerNorm [heads, headDim]
+	KNorm                       // [headDim], [kvHeads*headDim], or with QKLayerNorm [kvHeads, headDim]
+	FFNNorm                     // [width]
+	Gate                        // [ff, width]
+	Up                          // [ff, width]
+	Down                        // [width, ff]
+	AttnPostNorm                // [width], norm of attention's output
+	FFNPostNorm                 // [width], norm of the feed-forward block's output
+	Router                      // [experts, width], in sparse layers, which have no Gate, Up and Down
+	AttnSinks                   // [heads]
+	QDown                       // [q rank, width], with latent attention and a Q of low rank, as Q has then q rank columns
+	QDownNorm                   // [q rank]
+	KVDown                      // [kv rank + rope, width], like the roles below with latent attention only
+	KVDownNorm                  // [kv rank]
+	KVUp                        // [heads*(nope + value), kv rank], for each head the rows of K, then those of V, unless there are K [heads, kv rank, nope] and V [heads, value, kv rank]
+	ConvIn                      // [3*width, width], in layers with a ShortConv
+	Conv                        // [width, taps], with GatedDelta [rows of DeltaIn, taps], with Mamba2 [rows of x, B and C, taps]
+	ConvOut                     // [width, width], in layers with a ShortConv
+	RouterBias                  // [experts], added to the scores by which experts are chosen
+	SharedGate                  // [shared ff, width], like the roles below in sparse layers with a shared expert
+	SharedUp                    // [shared ff, width]
+	SharedDown                  // [width, shared ff]
+	SharedRouter                // [1, width], whose product's sigmoid multiplies the shared expert's output; in GGUF files [width]
+	DeltaIn                     // [2*keyHeads*keyDim + heads*valueDim, width]: Q, K and V; like the roles below in layers with GatedDelta
+	DeltaZ                      // [heads*valueDim, width], the output gate; without it, DeltaIn has for each head of Q and K the rows of Q, K, V and Z
+	DeltaBeta                   // [heads, width], how much of V is written
+	DeltaAlpha                  // [heads, width], how much the state decays; without it, DeltaBeta has for each head of Q and K the rows of both
+	DeltaRate                   // [heads], the rate of the decay or its logarithm
+	DeltaShift                  // [heads], added to what DeltaAlpha gives
+	DeltaNorm                   // [valueDim], norm of each head of the output
+	DeltaOut                    // [width, heads*valueDim]
+	MambaIn                     // [2*inner + 2*groups*state + heads, width]: z, x, B, C and dt, where inner is heads*headDim; like the roles below in layers with Mamba2
+	MambaRate                   // [heads], the rate of the decay or its logarithm; in GGUF files [heads, 1]
+	MambaShift                  // [heads], added to dt
+	MambaSkip                   // [heads], the factor of x in the result; in GGUF files [heads, 1]
+	MambaNorm                   // [inner], norm of the result; in GGUF files [groups, inner/groups]
+	MambaOut                    // [width, inner]
+	InputGate                   // [inputs width, width], like the roles below with LayerInputs only
+	InputOut                    // [width, inputs width]
+	InputPostNorm               // [width]
+	ExpertNorm                  // [width], norm of the experts' input, like the roles below in sparse layers with Experts.Beside
+	ExpertPostNorm              // [width], norm of the experts' output
+	DensePostNorm               // [width], norm of the dense block's output
+	RouterNorm                  // [width], norm of the router's input, divided by the square root of the width
+	ExpertScale                 // [experts], which multiplies the weights of experts
+	LayerScale                  // [1], which multiplies the residual stream after the layer
+	AltUpRouter                 // [copies, width], like the roles below with AltUp only
+	AltUpRouterNorm             // [width], norm of the router's input
+	AltUpPredict                // [copies*copies, copies], coefficients of the prediction
+	AltUpCorrect                // [copies, copies], coefficients of the correction
+	AltUpScale                  // [width], factors of the input of InputGate
+	LaurelDown                  // [rank, width]
+	LaurelUp                    // [width, rank]
+	LaurelNorm                  // [width], norm of the output of LaurelUp
 	roleCount
 )
 
 var roleNames = [roleCount]string{
-	"embed", "out_norm", "head", "input_embed", "input_proj", "input_proj_norm", "attn_norm", "q", "k", "v", "o",
+	"embed", "out_norm", "head", "input_embed", "input_proj", "input_proj_norm", "altup_proj", "altup_unembed", "attn_norm", "q", "k", "v", "o",
 	"q_norm", "k_norm", "ffn_norm", "gate", "up", "down", "attn_post_norm", "ffn_post_norm", "router", "attn_sinks",
 	"q_down", "q_down_norm", "kv_down", "kv_down_norm", "kv_up",
 	"conv_in", "conv", "conv_out",
@@ -80,6 +90,7 @@ var roleNames = [roleCount]string{
 	"delta_in", "delta_z", "delta_beta", "delta_alpha", "delta_rate", "delta_shift", "delta_norm", "delta_out",
 	"mamba_in", "mamba_rate", "mamba_shift", "mamba_skip", "mamba_norm", "mamba_out",
 	"input_gate", "input_out", "input_post_norm", "expert_norm", "expert_post_norm", "dense_post_norm", "router_norm", "expert_scale", "layer_scale",
+	"altup_router", "altup_router_norm", "altup_predict", "altup_correct", "altup_scale", "laurel_down", "laurel_up", "laurel_norm",
 }
 
 // String returns the role's name in descriptors, such as "attn_norm".
@@ -93,12 +104,27 @@ func (r Role) String() string {
 // perLayer reports whether each layer has a tensor of the role.
 func (r Role) perLayer() bool { return r >= AttnNorm && r < roleCount }
 
+// perCopy reports whether each copy of the residual stream but the first has a tensor of the role. The
+// copy's index, from 0 on, then takes the place of the layer.
+func (r Role) perCopy() bool { return r == AltUpProj || r == AltUpUnembed }
+
+// places returns the number of layers or copies of which each has a tensor of the role, or 1.
+func (c *Config) places(r Role) int {
+	switch {
+	case r.perLayer():
+		return c.Layers
+	case r.perCopy() && !c.stacked(r):
+		return max(c.AltUp.Copies-1, 1)
+	}
+	return 1
+}
+
 // projection reports whether the role is a matrix that may have a bias.
 func (r Role) projection() bool { return new(Bias).field(r) != nil }
 
 // norm reports whether the role is a norm of the residual stream.
 func (r Role) norm() bool {
-	return r == OutNorm || r == AttnNorm || r == FFNNorm || r == AttnPostNorm || r == FFNPostNorm || r == InputPostNorm || r == ExpertNorm || r == ExpertPostNorm || r == DensePostNorm
+	return r == OutNorm || r == AttnNorm || r == FFNNorm || r == AttnPostNorm || r == FFNPostNorm || r == InputPostNorm || r == ExpertNorm || r == ExpertPostNorm || r == DensePostNorm || r == AltUpRouterNorm || r == LaurelNorm
 }
 
 // layerVerb is replaced with the layer in tensor names.
@@ -163,6 +189,9 @@ func (c *Config) WantShape(r Role, layer int) []uint64 {
 	if shape := c.inputShape(r); shape != nil {
 		return shape
 	}
+	if shape := c.altUpShape(r); shape != nil {
+		return shape
+	}
 	if shape := c.latentShape(r); shape != nil {
 		return shape
 	}
@@ -183,6 +212,10 @@ func (c *Config) WantShape(r Role, layer int) []uint64 {
 			return []uint64{q}
 		case c.WideQKNorm:
 			return []uint64{kv}
+		case c.QKLayerNorm && r == QNorm:
+			return []uint64{uint64(c.Heads), head}
+		case c.QKLayerNorm:
+			return []uint64{uint64(c.KVHeadsAt(layer)), head}
 		}
 		return []uint64{head}
 	case Q:
@@ -237,6 +270,8 @@ func (c *Config) Has(r Role, layer int) bool {
 		return c.Inputs.Width > 0
 	case LayerScale:
 		return c.LayerScale
+	case AltUpProj, AltUpUnembed, AltUpRouter, AltUpRouterNorm, AltUpPredict, AltUpCorrect, AltUpScale, LaurelDown, LaurelUp, LaurelNorm:
+		return c.AltUp.Copies > 0
 	case Q, K, V, O, QNorm, KNorm, AttnSinks:
 		if !c.Layer[layer].Attends() {
 			return false
@@ -276,11 +311,7 @@ func (c *Config) Has(r Role, layer int) bool {
 
 // any reports whether is holds for a layer that may have a tensor of role r.
 func (c *Config) any(r Role, is func(layer int) bool) bool {
-	layers := 1
-	if r.perLayer() {
-		layers = c.Layers
-	}
-	for layer := range layers {
+	for layer := range c.places(r) {
 		if is(layer) {
 			return true
 		}
@@ -292,11 +323,7 @@ func (c *Config) any(r Role, is func(layer int) bool) bool {
 // shape, and no bias or head norm that it does not use. The error is a *TensorError.
 func (c *Config) Check(src Source) error {
 	for r := range roleCount {
-		layers := 1
-		if r.perLayer() {
-			layers = c.Layers
-		}
-		for layer := range layers {
+		for layer := range c.places(r) {
 			if err := c.checkRole(src, r, layer); err != nil {
 				return err
 			}

@@ -8,9 +8,10 @@ func (s *state) fuseRopeKV() error {
 	for _, p := range s.programs {
 		for i := 0; i < len(p.nodes); i++ {
 			if n := p.match(i, roleQNorm, roleKNorm, roleQRope, roleKRope, roleKVWrite); n != nil {
-				q, k := n[0].args.(headNormArgs).w, n[1].args.(headNormArgs).w
-				if d := n[0].layer.headDim; q.cols == d && k.cols == d { // each head is normalised separately
-					s.ropeKV(p, i, n, s.concat(n[0].layer.name("attn.qk_norm"), q, k))
+				q, okQ := n[0].args.(headNormArgs)
+				k, okK := n[1].args.(headNormArgs)
+				if d := n[0].layer.headDim; okQ && okK && q.w.cols == d && k.w.cols == d { // each head is normalised separately
+					s.ropeKV(p, i, n, s.concat(n[0].layer.name("attn.qk_norm"), q.w, k.w))
 					continue
 				}
 			}

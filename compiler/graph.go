@@ -175,12 +175,27 @@ func (s *state) bodyInto(p *program, x *value) error {
 			}
 		}
 	}
+	copies, err := s.altUp(p, x)
+	if err != nil {
+		return err
+	}
 	for _, l := range s.layers {
-		y, err := s.norm(p, spot{role: roleAttnNorm, layer: l}, x, arch.AttnNorm)
+		input, err := copies.predict(p, l, x)
+		if err != nil {
+			return err
+		}
+		y, err := s.norm(p, spot{role: roleAttnNorm, layer: l}, input, arch.AttnNorm)
+		if err != nil {
+			return err
+		}
+		low, err := copies.laurelDown(p, l, y)
 		if err != nil {
 			return err
 		}
 		if err := s.attention(p, l, x, y, angles[l.config.Rope], turn[l.config.Rope]); err != nil {
+			return err
+		}
+		if err := copies.laurelUp(p, l, x, y, low); err != nil {
 			return err
 		}
 		if !s.cfg.Parallel && !l.config.NoFF && l.config.Mixer != arch.NoMixer {
@@ -191,14 +206,14 @@ func (s *state) bodyInto(p *program, x *value) error {
 		if err := s.feedForward(p, l, x, y); err != nil {
 			return err
 		}
-		if err := s.layerInput(p, l, x, inputs); err != nil {
+		if err := s.layerInput(p, l, x, inputs, copies); err != nil {
 			return err
 		}
 		if err := s.layerScale(p, l, x); err != nil {
 			return err
 		}
 	}
-	return nil
+	return copies.merge(p, x)
 }
 
 // angles emits the cosines and sines of the rows' positions for RoPE configuration i. All layers

@@ -121,7 +121,11 @@ func (s *state) attended(p *program, l *layerPlan, x, a *value) error {
 	if o, err = s.norm(p, spot{role: roleAttnPostNorm, layer: l}, o, arch.AttnPostNorm); err != nil {
 		return err
 	}
-	s.scaledResidual(p, spot{role: roleAttnResidual, layer: l}, x, o, s.cfg.Factors.Attn)
+	factor := s.cfg.Factors.Attn
+	if s.cfg.AltUp.Copies > 0 {
+		factor = laurelScale
+	}
+	s.scaledResidual(p, spot{role: roleAttnResidual, layer: l}, x, o, factor)
 	return nil
 }
 
@@ -157,6 +161,21 @@ func (s *state) headNormWeight(at spot, from arch.Role, n int) (*weight, error) 
 // headNorm emits the norm of Q or K, either of each head or, with WideQKNorm, of all heads together.
 func (s *state) headNorm(p *program, at spot, v *value, from arch.Role, heads int) error {
 	n := at.layer.headDim
+	if s.cfg.QKLayerNorm {
+		t, err := s.tensor(s.cfg.Tensor(from, at.index()))
+		if err != nil {
+			return err
+		}
+		if slices.Equal(t.Shape, s.cfg.WantShape(from, at.index())) {
+			t.Shape = []uint64{uint64(heads * n)}
+		}
+		w, err := s.vector(at.label(), t, heads*n)
+		if err != nil {
+			return err
+		}
+		p.emit(at, headLayerNormArgs{w: w, heads: heads, eps: s.cfg.Eps}, nil, v.all())
+		return nil
+	}
 	if s.cfg.WideQKNorm {
 		n, heads = n*heads, 1
 	}
@@ -244,6 +263,9 @@ func (s *state) activated(p *program, y *value, l *layerPlan, of ffn) (*value, e
 	}
 	if factor := s.cfg.Factors.Gate; factor != 0 {
 		p.emit(spot{role: roleGateScale, layer: l}, scaleArgs{factors: s.constant("ffn.gate_scale", []float32{factor}), span: 1}, nil, gate.all())
+	}
+	if l.config.TopGates && of == denseFFN {
+		p.emit(spot{role: roleTopGates, layer: l}, topGatesArgs{cutoff: l.config.GateCutoff}, nil, gate.all())
 	}
 	act := p.value(l.name("ffn.act"), gate.width)
 	p.emit(spot{role: roleSiLUMul, layer: l}, siluMulArgs{activation: uint32(s.cfg.Activation)}, []operand{gate.all(), up.all()}, act.all())

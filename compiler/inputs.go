@@ -40,10 +40,15 @@ func (s *state) layerInputs(p *program, x *value) (*inputsPlan, error) {
 	return plan, nil
 }
 
-// layerInput emits what a layer does with its input: x += norm(out(activation(gate(x)) * input)).
-func (s *state) layerInput(p *program, l *layerPlan, x *value, inputs *inputsPlan) error {
+// layerInput emits what a layer does with its input: x += norm(out(activation(gate(x)) * input)). With
+// alternating updates, the gate reads the corrected and scaled x, and the other copies get the sum.
+func (s *state) layerInput(p *program, l *layerPlan, x *value, inputs *inputsPlan, copies *copiesPlan) error {
 	if inputs == nil {
 		return nil
+	}
+	from, err := copies.correct(p, l, x)
+	if err != nil {
+		return err
 	}
 	n := s.cfg.Inputs.Width
 	gate, input := operand{v: inputs.gates, off: l.index * n, width: n}, operand{v: inputs.all, off: l.index * n, width: n}
@@ -52,12 +57,15 @@ func (s *state) layerInput(p *program, l *layerPlan, x *value, inputs *inputsPla
 	if err != nil {
 		return err
 	}
-	p.emit(at, productArgs{wide: p.wide, w: w}, []operand{x.all()}, gate)
+	p.emit(at, productArgs{wide: p.wide, w: w}, []operand{from.all()}, gate)
 	act := p.value(l.name("input.act"), n)
 	p.emit(spot{role: roleInputMul, layer: l}, siluMulArgs{activation: uint32(s.cfg.Activation)}, []operand{gate, input}, act.all())
 	out, err := s.linear(p, spot{role: roleInputOut, layer: l}, act, arch.InputOut)
 	if err != nil {
 		return err
+	}
+	if copies != nil {
+		return copies.add(p, l, out)
 	}
 	if out, err = s.norm(p, spot{role: roleInputPostNorm, layer: l}, out, arch.InputPostNorm); err != nil {
 		return err

@@ -60,6 +60,23 @@ func (a headNormArgs) lower(l *lowering) {
 	kernels.HeadNormParams{Heads: uint32(a.heads), Stride: stride(l.n.out[0]), Eps: a.eps}.Put(&l.cmd)
 }
 
+// headLayerNormArgs holds the arguments of head_layernorm, which normalises each head of out[0].
+type headLayerNormArgs struct {
+	w     *weight // weights of all heads
+	heads int
+	eps   float32
+}
+
+func (headLayerNormArgs) kernel() decl.ID      { return kernels.HeadLayerNorm }
+func (a headLayerNormArgs) weights() []*weight { return []*weight{a.w} }
+
+func (a headLayerNormArgs) lower(l *lowering) {
+	l.bind(kernels.HeadLayerNormBindX, l.n.out[0])
+	l.bindWeight(kernels.HeadLayerNormBindW, a.w)
+	l.set(kernels.HeadLayerNormSpecHeadDim, l.headDim())
+	kernels.HeadLayerNormParams{Heads: uint32(a.heads), Stride: stride(l.n.out[0]), Eps: a.eps}.Put(&l.cmd)
+}
+
 // addArgs holds the arguments of add: out[0] += in[0].
 type addArgs struct {
 	unweighted

@@ -15,8 +15,12 @@ const (
 	roleInputProj
 	roleInputNorm
 	roleInputSum
+	roleAltUpProj
+	roleAltUpMatch
 
+	roleAltUpPredict
 	roleAttnNorm
+	roleLaurelDown
 	roleQGate
 	roleQ
 	roleK
@@ -58,12 +62,17 @@ const (
 	roleMambaOut
 	roleMambaResidual
 	roleAttnResidual
+	roleLaurelUp
+	roleLaurelNorm
+	roleLaurelResidual
+	roleLaurelSum
 
 	roleFFNNorm
 	roleGate
 	roleUp
 	roleGateUp
 	roleGateScale
+	roleTopGates
 	roleSiLUMul
 	roleActivate
 	roleDown
@@ -89,6 +98,7 @@ const (
 	roleSharedGated
 	roleSharedResidual
 
+	roleAltUpCorrect
 	roleInputGate
 	roleInputMul
 	roleInputOut
@@ -96,6 +106,8 @@ const (
 	roleInputResidual
 	roleLayerScale
 
+	roleAltUpUnembed
+	roleAltUpMerge
 	roleOutNorm
 	roleOutScale
 	roleLogits
@@ -135,6 +147,10 @@ var roleNames = [roles]string{
 	roleRouter: "ffn.router", roleRoute: "ffn.route", roleExpertInput: "ffn.experts.input", roleExpertGate: "ffn.experts.gate", roleExpertUp: "ffn.experts.up",
 	roleExpertGateUp: "ffn.experts.gate_up", roleExpertSiLUMul: "ffn.experts.silu_mul", roleExpertDown: "ffn.experts.down",
 	roleExpertSum: "ffn.experts.sum", roleFFNPostNorm: "ffn.post_norm", roleFFNResidual: "ffn.residual",
+
+	roleAltUpProj: "altup.proj", roleAltUpMatch: "altup.match", roleAltUpPredict: "altup.predict", roleAltUpCorrect: "altup.correct",
+	roleAltUpUnembed: "altup.unembed", roleAltUpMerge: "altup.merge", roleTopGates: "ffn.top_gates",
+	roleLaurelDown: "laurel.down", roleLaurelUp: "laurel.up", roleLaurelNorm: "laurel.norm", roleLaurelResidual: "laurel.residual", roleLaurelSum: "laurel.sum",
 
 	roleSharedRouter: "ffn.shared_router", roleSharedRoute: "ffn.shared_route", roleSharedGated: "ffn.shared_gated", roleSharedResidual: "ffn.shared_residual",
 

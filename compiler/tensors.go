@@ -50,7 +50,13 @@ func (s *state) matrix(name string, role arch.Role, layer int) (*weight, error) 
 	}
 	want := s.cfg.WantShape(role, layer)
 	first, count, total := s.cfg.Rows(role, layer)
-	if want[0] = total; !slices.Equal(t.Shape, want) {
+	want[0] = total
+	return s.matrixOf(name, t, want, first, count)
+}
+
+// matrixOf returns the weight with rows [first, first+count) of a tensor that must have the shape want.
+func (s *state) matrixOf(name string, t weights.Tensor, want []uint64, first, count uint64) (*weight, error) {
+	if !slices.Equal(t.Shape, want) {
 		return nil, &TensorError{t.Name, fmt.Sprintf("shape %v, want %v", t.Shape, want)}
 	}
 	if !floating(t.Type) && !t.Type.Quantized() {
@@ -59,7 +65,7 @@ func (s *state) matrix(name string, role arch.Role, layer int) (*weight, error) 
 	if _, ok := t.Type.Bytes(want[1]); !ok {
 		return nil, &TensorError{t.Name, fmt.Sprintf("rows of %d elements are not whole blocks of %s", want[1], t.Type)}
 	}
-	return s.share(&weight{name: name, rows: int(count), cols: int(want[1]), typ: t.Type, parts: []part{partOf(t, first, count, total)}}), nil
+	return s.share(&weight{name: name, rows: int(count), cols: int(want[1]), typ: t.Type, parts: []part{partOf(t, first, count, want[0])}}), nil
 }
 
 // constant returns a weight of one row with the given elements.

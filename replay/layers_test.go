@@ -13,7 +13,7 @@ import (
 
 // layerModels are models with recurrent state, latent attention, experts that are chosen by scores, and
 // rows that are scaled by their positions.
-var layerModels = []string{"lfm2", "lfm2_moe", "qwen3_5_one", "qwen3_5_moe_one", "falcon_h1", "granitemoehybrid_moe", "nemotron_h", "deepseek_v3", "glm4_moe_lite_groups", "ministral3"}
+var layerModels = []string{"lfm2", "lfm2_moe", "qwen3_5_one", "qwen3_5_moe_one", "falcon_h1", "granitemoehybrid_moe", "nemotron_h", "deepseek_v3", "glm4_moe_lite_groups", "ministral3", "cohere_qknorm"}
 
 // layerSize is the size of a test of layers.
 type layerSize struct{ prompt, tokens int }

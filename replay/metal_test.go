@@ -91,7 +91,7 @@ func TestMetalPooled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for mode, names := range map[string][]string{"record": {"llama", "gemma2", "../variants/gpt_oss", "../variants/lfm2"}, "encode": {"qwen3", "mistral", "../variants/qwen3_5_one"}} {
+	for mode, names := range map[string][]string{"record": {"llama", "gemma2", "../variants/gpt_oss", "../variants/lfm2", "../variants/gemma3n"}, "encode": {"qwen3", "mistral", "../variants/qwen3_5_one"}} {
 		t.Run(mode, func(t *testing.T) {
 			testPooled(t, pooledSize{130, 5, 15, 6}, func(t *testing.T, name string, chunk int, o compiler.Options) *pooled {
 				if !slices.Contains(names, name) {

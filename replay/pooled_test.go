@@ -315,7 +315,7 @@ var pooledModels = []struct {
 }{
 	{"llama", compiler.Options{}}, {"qwen3", compiler.Options{KV: "q8_0"}}, {"gemma2", compiler.Options{}}, {"gemma3_text", compiler.Options{}},
 	{"../variants/gpt_oss", compiler.Options{}}, {"../variants/qwen3_moe", compiler.Options{}}, {"llama", compiler.Options{KVSinks: 4, KVWindow: 60}}, {"mistral", compiler.Options{NoFuse: true}},
-	{"../variants/lfm2", compiler.Options{}}, {"../variants/qwen3_5_one", compiler.Options{KV: "q8_0"}}, {"../variants/qwen3_5_moe_one", compiler.Options{NoFuse: true}}, {"../variants/falcon_h1", compiler.Options{}}, {"../variants/granitemoehybrid_moe", compiler.Options{}}, {"../variants/nemotron_h", compiler.Options{}}, {"../variants/falcon_h1", compiler.Options{KVSinks: 4, KVWindow: 60}},
+	{"../variants/lfm2", compiler.Options{}}, {"../variants/qwen3_5_one", compiler.Options{KV: "q8_0"}}, {"../variants/qwen3_5_moe_one", compiler.Options{NoFuse: true}}, {"../variants/falcon_h1", compiler.Options{}}, {"../variants/granitemoehybrid_moe", compiler.Options{}}, {"../variants/nemotron_h", compiler.Options{}}, {"../variants/gemma3n", compiler.Options{}}, {"../variants/falcon_h1", compiler.Options{KVSinks: 4, KVWindow: 60}},
 }
 
 // streamsOf returns streams with random prompts and settings.

@@ -63,6 +63,12 @@
 #define PIANOLA_KERNEL_GATED_NORM 47
 #define PIANOLA_KERNEL_SCALE_COLUMNS 48
 #define PIANOLA_KERNEL_ATTN_CHUNK 49
+#define PIANOLA_KERNEL_ALTUP_PREDICT 50
+#define PIANOLA_KERNEL_ALTUP_CORRECT 51
+#define PIANOLA_KERNEL_ALTUP_ADD 52
+#define PIANOLA_KERNEL_ALTUP_MATCH 53
+#define PIANOLA_KERNEL_TOP_GATES 54
+#define PIANOLA_KERNEL_HEAD_LAYERNORM 55
 
 // Numbers of function constants, and their named values.
 #define PIANOLA_FC_WTYPE 0
@@ -796,6 +802,56 @@ typedef struct pianola_attn_chunk_params {
     uint32_t pool; // sequences of a pooled table; 0 in other tables
 } pianola_attn_chunk_params;
 PIANOLA_ASSERT_SIZE(pianola_attn_chunk_params, 44);
+
+// Row r of the residual stream has copies copies of n elements: the first is x[r], the others are rest[r]. The router's result is m = tanh(router[1:] (rmsnorm(v) * router[0]) / n), a number for each copy. The prediction of copy i is p_i = x_i + the sum of c[i, j] * x_j over all copies j, where c = coefs m for v = x[r]. active[r] becomes p_0, x[r] becomes x_scale * p_0, and rest[r] the other predictions.
+typedef struct pianola_altup_predict_params {
+    uint32_t n; // width
+    uint32_t copies; // copies of the residual stream
+    float eps; // added to the mean square
+    float x_scale; // factor of the prediction in x
+} pianola_altup_predict_params;
+PIANOLA_ASSERT_SIZE(pianola_altup_predict_params, 16);
+
+// Row r of the residual stream has copies copies of n elements: the first is x[r], the others are rest[r]. The router's result is m = tanh(router[1:] (rmsnorm(v) * router[0]) / n), a number for each copy. x[r] is the layer's result, and d its difference to the prediction active[r]. With c = coefs m + 1 for v = x[r], x[r] becomes active[r] + c[0] * d, and c[i] * d is added to copy i of rest[r]. out[r] = x[r] * scale afterwards.
+typedef struct pianola_altup_correct_params {
+    uint32_t n; // width
+    uint32_t copies; // copies of the residual stream
+    float eps; // added to the mean square
+} pianola_altup_correct_params;
+PIANOLA_ASSERT_SIZE(pianola_altup_correct_params, 12);
+
+// rmsnorm(delta[r]) * w is added to each of the copies - 1 parts of rest[r].
+typedef struct pianola_altup_add_params {
+    uint32_t n; // width
+    uint32_t copies; // copies of the residual stream
+    float eps; // added to the mean square
+} pianola_altup_add_params;
+PIANOLA_ASSERT_SIZE(pianola_altup_add_params, 12);
+
+// Each of the copies - 1 parts of rest[r] is multiplied by sqrt(mean(x[r]^2)) / sqrt(max(mean(part^2), least)). If merge is 1, rest stays, and x[r] becomes the mean of itself and of the multiplied parts.
+typedef struct pianola_altup_match_params {
+    uint32_t n; // width
+    uint32_t copies; // copies of the residual stream
+    uint32_t merge; // 1: the copies are merged
+    float least; // lower bound of the mean square of a part
+} pianola_altup_match_params;
+PIANOLA_ASSERT_SIZE(pianola_altup_match_params, 16);
+
+// x[r, i] = max(x[r, i] - c, 0), where c is the mean of x[r] plus cutoff times the standard deviation sqrt(mean((x[r] - mean)^2)). Of a normal distribution, the elements above c remain.
+typedef struct pianola_top_gates_params {
+    uint32_t n; // elements of a row
+    uint32_t stride; // elements from one row of x to the next
+    float cutoff; // standard deviations from the mean to the cutoff
+} pianola_top_gates_params;
+PIANOLA_ASSERT_SIZE(pianola_top_gates_params, 12);
+
+// x[r, h] = (x[r, h] - mean) / sqrt(variance + eps) * w[h] for each head h of each row r.
+typedef struct pianola_head_layernorm_params {
+    uint32_t heads; // heads
+    uint32_t stride; // elements from one row of x to the next
+    float eps; // added to the variance
+} pianola_head_layernorm_params;
+PIANOLA_ASSERT_SIZE(pianola_head_layernorm_params, 12);
 
 // Bytes of threadgroup memory of kernels for which it depends on constants only.
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)

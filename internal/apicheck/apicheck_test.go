@@ -27,9 +27,10 @@ import (
 // layers: sizes, the inputs of layers, and the roles of their tensors. Twelve are Mamba-2, the roles of
 // its tensors, layers that have it beside attention, and the factors of their parts,
 // layers with one block, and squared ReLU.
+// Eleven are alternating updates, and the roles of their tensors and of augmented residuals.
 // Three are uploads of half of a transposed matrix. Five are the roles of experts beside a dense block.
 const (
-	mostNames    = 921
+	mostNames    = 932
 	mostPackages = 13
 )
 

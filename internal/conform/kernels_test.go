@@ -68,6 +68,22 @@ func specialLogits(r *rand.Rand, n int) []float32 {
 	return logits
 }
 
+// altUpInput returns random bindings of a kernel of alternating updates.
+func altUpInput(r *rand.Rand, n, copies, rows, coefs int, names ...string) map[string][]byte {
+	sizes := map[string]int{"x": rows * n, "rest": rows * (copies - 1) * n, "active": rows * n, "router": (1 + copies) * n, "coefs": coefs * copies, "scale": n}
+	input := map[string][]byte{}
+	for _, name := range names {
+		values := normal(r, sizes[name], 1)
+		if name == "router" { // the result is divided by the width
+			for i := range values[n:] {
+				values[n+i] *= float32(math.Sqrt(float64(n)))
+			}
+		}
+		input[name] = f32(values)
+	}
+	return input
+}
+
 // randomRing returns a ring of the states of a layer with recurrent state.
 func randomRing(r *rand.Rand) recurrent.Ring {
 	return recurrent.Ring{Live: 2 + r.IntN(4), Saved: 1 + r.IntN(3)}
@@ -109,6 +125,20 @@ var subjects = []subject{
 			second: pianolaSecond{rows: uint32(rows)},
 			input:  map[string][]byte{"x": f32(normal(r, (rows-1)*stride+heads*d, scale(r))), "w": f32(normal(r, d, 1))},
 		}, map[string]tolerance{"x": {1, 4e-6, false}}
+	}},
+	{kernels.HeadLayerNorm, func(r *rand.Rand) (command, map[string]tolerance) {
+		d, heads, rows := pick(r, 1, 48, 64, 80, 128, 256), 1+r.IntN(5), 1+r.IntN(4)
+		stride := d*heads + r.IntN(9)
+		x := normal(r, (rows-1)*stride+heads*d, 1)
+		for i := range x { // a mean that is not 0
+			x[i] += 2
+		}
+		return command{
+			specs:  []uint32{uint32(d)},
+			params: kernels.HeadLayerNormParams{Heads: uint32(heads), Stride: uint32(stride), Eps: 1e-5},
+			second: pianolaSecond{rows: uint32(rows)},
+			input:  map[string][]byte{"x": f32(x), "w": f32(normal(r, heads*d, 1))},
+		}, map[string]tolerance{"x": {d, 1e-5, false}}
 	}},
 	{kernels.RoPEAngles, func(r *rand.Rand) (command, map[string]tolerance) {
 		half, rows := pick(r, 1, 24, 32, 64, 128), 1+r.IntN(4)
@@ -328,6 +358,55 @@ var subjects = []subject{
 			second: pianolaSecond{rows: uint32(rows)},
 			input:  map[string][]byte{"x": f32(normal(r, (rows-1)*stride+n, scale(r))), "w": f32(normal(r, n, 1))},
 		}, nil
+	}},
+	{kernels.AltupPredict, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, copies, rows := width(r), 2+r.IntN(3), 1+r.IntN(4)
+		return command{
+			params: kernels.AltupPredictParams{N: uint32(n), Copies: uint32(copies), Eps: 1e-6, XScale: pick(r, float32(1), 0.7)},
+			second: pianolaSecond{rows: uint32(rows)},
+			input:  altUpInput(r, n, copies, rows, copies*copies, "x", "rest", "router", "coefs"),
+		}, map[string]tolerance{"x": {n, 2e-5, false}, "rest": {n, 2e-5, false}, "active": {n, 2e-5, false}}
+	}},
+	{kernels.AltupCorrect, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, copies, rows := width(r), 2+r.IntN(3), 1+r.IntN(4)
+		return command{
+			params: kernels.AltupCorrectParams{N: uint32(n), Copies: uint32(copies), Eps: 1e-6},
+			second: pianolaSecond{rows: uint32(rows)},
+			input:  altUpInput(r, n, copies, rows, copies, "x", "rest", "active", "router", "coefs", "scale"),
+		}, map[string]tolerance{"x": {n, 2e-5, false}, "rest": {n, 2e-5, false}, "out": {n, 2e-5, false}}
+	}},
+	{kernels.AltupAdd, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, copies, rows := width(r), 2+r.IntN(3), 1+r.IntN(4)
+		return command{
+			params: kernels.AltupAddParams{N: uint32(n), Copies: uint32(copies), Eps: 1e-6},
+			second: pianolaSecond{rows: uint32(rows)},
+			input: map[string][]byte{
+				"rest": f32(normal(r, (copies-1)*n*rows, 1)), "delta": f32(normal(r, n*rows, scale(r))), "w": f32(normal(r, n, 1)),
+			},
+		}, map[string]tolerance{"rest": {n, 4e-6, false}}
+	}},
+	{kernels.AltupMatch, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, copies, rows := width(r), 2+r.IntN(3), 1+r.IntN(4)
+		return command{
+			params: kernels.AltupMatchParams{N: uint32(n), Copies: uint32(copies), Merge: uint32(r.IntN(2)), Least: 1e-5},
+			second: pianolaSecond{rows: uint32(rows)},
+			input: map[string][]byte{
+				"x": f32(normal(r, n*rows, pick(r, 1, 1, 1e-3, 1e3))), "rest": f32(normal(r, (copies-1)*n*rows, pick(r, 1, 1, 1e-4, 1e3))),
+			},
+		}, map[string]tolerance{"x": {n, 4e-6, false}, "rest": {n, 4e-6, false}}
+	}},
+	{kernels.TopGates, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, rows := width(r), 1+r.IntN(4)
+		stride := n + r.IntN(9)
+		x := normal(r, (rows-1)*stride+n, 1)
+		for i := range x { // a mean that is not 0
+			x[i] += 0.5
+		}
+		return command{
+			params: kernels.TopGatesParams{N: uint32(n), Stride: uint32(stride), Cutoff: pick(r, float32(1.6448536), 0, -1.2)},
+			second: pianolaSecond{rows: uint32(rows)},
+			input:  map[string][]byte{"x": f32(x)},
+		}, map[string]tolerance{"x": {stride, 4e-6, false}}
 	}},
 	{kernels.Embed, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, vocab, ring, rows := width(r), 1+r.IntN(9), 1+r.IntN(9), 1+r.IntN(4)

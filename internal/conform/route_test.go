@@ -158,7 +158,7 @@ func TestRouteScored(t *testing.T) {
 }
 
 // familyWholes are tables with shared experts, scored routers, parallel blocks, norms after RoPE,
-// factors of Q, and inputs of layers.
+// factors of Q, inputs of layers, alternating updates, and norms of heads that subtract the mean.
 func familyWholes() (list []whole) {
 	for i, w := range []whole{
 		{model: "variants/glm4_moe_qknorm", chip: "m4-pro"},
@@ -170,6 +170,9 @@ func familyWholes() (list []whole) {
 		{model: "variants/gemma4_untied", chip: "h200"},
 		{model: "variants/gemma4_e_untied", chip: "h200", change: small, changed: "small"},
 		{model: "variants/gemma4_e_untied", chip: "m4-pro"},
+		{model: "variants/gemma3n_deep", chip: "m4-pro"},
+		{model: "variants/gemma3n_deep", chip: "h200"},
+		{model: "variants/cohere_qknorm_deep", chip: "h200"},
 		{model: "variants/gemma4_moe", chip: "m4-pro", change: small, changed: "small"},
 		{model: "variants/gemma4_moe", chip: "h200"},
 		{model: "variants/llama4", chip: "h200", change: small, changed: "small"},

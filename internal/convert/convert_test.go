@@ -39,7 +39,7 @@ func TestVariants(t *testing.T) {
 		"mistral_w7", "qwen2_windows", "qwen2_yarn_tied", "qwen3_hd40_bias", "qwen3_layers", "qwen3_wide",
 		"gemma", "gemma2_caps", "gemma2_g", "gemma3_linear", "granite", "granite_bias", "olmo2", "olmo2_mha", "phi3_long", "phi3_short",
 		"smollm3", "starcoder2", "starcoder2_nobias", "mixtral", "mixtral_window", "qwen3_moe_sparse", "seed_oss", "ernie4_5", "exaone4_full", "olmo3", "olmo3_yarn", "olmoe",
-		"phi4_mini", "glm", "glm4", "glm4_nobias", "stablelm", "stablelm_parallel", "cohere", "cohere2", "hunyuan_dense", "hunyuan_dense_plain", "gemma4_untied", "gemma4_moe", "llama4_short", "llama4_step", "gemma4_e_untied", "ministral3",
+		"phi4_mini", "glm", "glm4", "glm4_nobias", "stablelm", "stablelm_parallel", "cohere", "cohere2", "hunyuan_dense", "hunyuan_dense_plain", "gemma4_untied", "gemma4_moe", "llama4_short", "llama4_step", "gemma4_e_untied", "gemma3n", "gemma3n_three", "gemma3n_deep", "cohere_qknorm", "cohere_qknorm_deep", "ministral3",
 		"ministral3_tied", "qwen2_moe", "glm4_moe", "glm4_moe_qknorm", "minimax_m2", "minimax_m2_wide", "ernie4_5_moe", "granitemoe", "granitemoehybrid", "granitemoehybrid_moe", "falcon_h1", "falcon_h1_norm", "nemotron_h", "nemotron_h_wide", "dots1", "lfm2_moe", "deepseek_v3", "glm4_moe_lite", "glm4_moe_lite_groups",
 	} {
 		m, err := convert.Open(testmodels.Path(t, filepath.Join("../../testdata/variants", name)))

@@ -163,6 +163,10 @@ func (m *Model) readGGUF(dir *weights.Directory) error {
 func (m *Model) add(dir *weights.Directory, name string, shape []uint64, rows []arch.ConvertedRows) error {
 	t := Tensor{Name: name, Shape: shape}
 	for i, r := range rows {
+		if r.Tensor == "" && i > 0 {
+			t.parts = append(t.parts, part{rows: r})
+			continue
+		}
 		from, ok := dir.Tensor(r.Tensor)
 		if !ok {
 			return fmt.Errorf("convert: %s: no tensor %s", m.path, r.Tensor)

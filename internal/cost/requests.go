@@ -37,6 +37,12 @@ var repeats = map[decl.ID][]struct {
 	kernels.RankPart:   {{0, 2, false}},
 	kernels.LayerNorm:  {{0, 3, false}, {1, 1, true}}, // x also for the mean
 	kernels.NormAdd:    {{1, 2, false}, {2, 1, true}, {3, 1, true}},
+
+	kernels.AltupPredict: {{kernels.AltupPredictBindX, 2, false}, {kernels.AltupPredictBindRouter, 1, true}},
+	kernels.AltupCorrect: {{kernels.AltupCorrectBindX, 2, false}, {kernels.AltupCorrectBindRouter, 1, true}, {kernels.AltupCorrectBindScale, 1, true}},
+	kernels.AltupAdd:     {{kernels.AltupAddBindDelta, 2, false}, {kernels.AltupAddBindW, 1, true}},
+	kernels.AltupMatch:   {{kernels.AltupMatchBindRest, 2, false}},
+	kernels.TopGates:     {{kernels.TopGatesBindX, 3, false}},
 }
 
 // requested returns the requests of a command. Workers of a CPU team share what they read through
@@ -69,6 +75,9 @@ func (v *view) requested(device string) requests {
 	case kernels.HeadNorm:
 		r.loads[0] *= 2
 		r.loads[1] *= v.value("heads") * v.rows
+	case kernels.HeadLayerNorm:
+		r.loads[0] *= 3
+		r.loads[1] *= v.rows
 	case kernels.RoPE:
 		r.loads[1] *= v.value("heads")
 	case kernels.QKRoPEKV:
@@ -116,6 +125,19 @@ func (v *view) requested(device string) requests {
 		}
 	case kernels.ScaleColumns:
 		r.loads[1] *= v.rows
+	case kernels.AltupPredict: // every thread computes the coefficients
+		copies := v.value("copies")
+		r.loads[kernels.AltupPredictBindCoefs] = 4 * copies * copies * copies * v.rows * v.value("threads")
+	case kernels.AltupCorrect:
+		copies := v.value("copies")
+		r.loads[kernels.AltupCorrectBindCoefs] = 4 * copies * copies * v.rows * v.value("threads")
+	case kernels.AltupMatch: // x once more, and in rest nothing is stored, if the copies are merged
+		if v.value("merge") == 1 {
+			r.loads[kernels.AltupMatchBindX] *= 2
+			r.stores[kernels.AltupMatchBindRest] = 0
+		} else {
+			r.stores[kernels.AltupMatchBindX] = 0
+		}
 	case kernels.RoPEAttn:
 		v.ropeAttnRequests(&r)
 	case kernels.Attn, kernels.AttnChunk:

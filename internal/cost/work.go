@@ -247,7 +247,8 @@ func (v *view) threadgroups() uint64 {
 // use it have two.
 func (v *view) phases() float64 {
 	switch v.c.Kernel {
-	case kernels.RMSNorm, kernels.AddRMSNorm, kernels.AddRMSNormHalves, kernels.NormAdd, kernels.LayerNorm, kernels.Halves, kernels.Attn, kernels.AttnTile, kernels.AttnChunk:
+	case kernels.RMSNorm, kernels.AddRMSNorm, kernels.AddRMSNormHalves, kernels.NormAdd, kernels.LayerNorm,
+		kernels.AltupPredict, kernels.AltupCorrect, kernels.AltupAdd, kernels.AltupMatch, kernels.TopGates, kernels.Halves, kernels.Attn, kernels.AttnTile, kernels.AttnChunk:
 		return 2
 	}
 	return 1

@@ -15,4 +15,6 @@ var Kernels = []Kernel{
 	deltaRule, sigmoidMul,
 	ssmScan, gatedNorm, scaleColumns,
 	attnChunk,
+	altUpPredict, altUpCorrect, altUpAdd, altUpMatch, topGates,
+	headLayerNorm,
 }

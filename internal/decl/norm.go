@@ -109,6 +109,26 @@ var headNorm = Kernel{
 	TGMem:  reduceTGMem,
 }
 
+// headLayerNorm declares the norm of each head of Q or K that subtracts the mean.
+var headLayerNorm = Kernel{
+	Name:    "head_layernorm",
+	Doc:     "x[r, h] = (x[r, h] - mean) / sqrt(variance + eps) * w[h] for each head h of each row r.",
+	Grid:    [3]string{"heads", "rows", "1"},
+	Require: []string{"heads >= 1", "head_dim >= 1", "heads*head_dim <= stride"},
+	Bindings: []Binding{
+		{Name: "x", Role: ReadWrite, Shape: "[rows, heads, head_dim]", Elem: F32, Extent: "4*((rows-1)*stride + heads*head_dim)", Doc: "rows stride apart"},
+		{Name: "w", Role: Read, Shape: "[heads, head_dim]", Elem: F32, Extent: "4*heads*head_dim"},
+	},
+	Params: []Field{
+		{"heads", U32, "heads"},
+		{"stride", U32, "elements from one row of x to the next"},
+		{"eps", F32, "added to the variance"},
+	},
+	Second: []Second{secondRows},
+	Specs:  []Constant{constHeadDim},
+	TGMem:  reduceTGMem,
+}
+
 // normAdd declares a norm after a block, the residual addition and the norm that follows.
 var normAdd = Kernel{
 	Name:    "norm_add",

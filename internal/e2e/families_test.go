@@ -126,7 +126,7 @@ func promptInPieces(t testing.TB, s *pianola.Session, ids []int32, size int) (ne
 // scored routers, shared experts, factors of Q by position, parallel blocks, layers with heads of several
 // sizes, and layers that share K and V.
 func TestFamilyParallel(t *testing.T) {
-	for _, name := range []string{"ministral3", "glm4_moe_qknorm", "cohere2", "qwen2_moe", "gemma4_untied", "gemma4_e_untied", "gemma4_moe", "llama4_step"} {
+	for _, name := range []string{"ministral3", "glm4_moe_qknorm", "cohere2", "qwen2_moe", "gemma4_untied", "gemma4_e_untied", "gemma4_moe", "llama4_step", "gemma3n_deep", "cohere_qknorm_deep"} {
 		t.Run(name, func(t *testing.T) {
 			dir := "testdata/variants/" + name
 			table := pianola.TableOptions{Context: 256, Batching: true, LogProbs: true}
@@ -148,7 +148,7 @@ func TestFamilyParallel(t *testing.T) {
 // work for layers with heads of several sizes, for layers that share K and V, and for attention in chunks.
 func TestFamilySessions(t *testing.T) {
 	ids := latentPrompt(130)
-	for _, name := range []string{"gemma4_untied", "gemma4_e_untied", "llama4"} {
+	for _, name := range []string{"gemma4_untied", "gemma4_e_untied", "llama4", "gemma3n"} {
 		t.Run(name, func(t *testing.T) {
 			dir := "testdata/variants/" + name
 			m := open(t, dir, pianola.Options{Device: pianola.DeviceCPU, Table: pianola.TableOptions{Draft: 4}})

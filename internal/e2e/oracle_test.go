@@ -111,6 +111,24 @@ func (o *oracle) rms(x []float64, name string) []float64 {
 	return y
 }
 
+// layerNorms subtracts the mean of each head, divides the head by its deviation, and multiplies it by its
+// weights.
+func (o *oracle) layerNorms(x []float64, w []float32) {
+	for head := range slices.Chunk(x, o.HeadDim) {
+		mean := 0.0
+		for _, v := range head {
+			mean += v / float64(o.HeadDim)
+		}
+		for i := range head {
+			head[i] -= mean
+		}
+		copy(head, o.rms(head, ""))
+	}
+	for i := range x {
+		x[i] *= float64(w[i])
+	}
+}
+
 // heads returns Q or K after the norms of heads and RoPE.
 func (o *oracle) heads(r, norm arch.Role, layer, position int, y []float64) []float64 {
 	x := o.linear(r, layer, y)
@@ -118,6 +136,10 @@ func (o *oracle) heads(r, norm arch.Role, layer, position int, y []float64) []fl
 		d := o.HeadDim
 		if o.WideQKNorm {
 			d = len(x)
+		}
+		if o.QKLayerNorm {
+			o.layerNorms(x, o.tensors[o.Tensor(norm, layer)])
+			return
 		}
 		for head := range slices.Chunk(x, d) {
 			copy(head, o.rms(head, o.Tensor(norm, layer)))
@@ -315,7 +337,7 @@ func (o *oracle) logits(ids []int32) []float64 {
 // TestOracle compares models that llama.cpp does not run, or runs differently, with the oracle.
 // Prompts are longer than the windows. It checks the oracle with a model that llama.cpp has run.
 func TestOracle(t *testing.T) {
-	for _, name := range []string{"exaone4", "ministral", "ministral_tied", "cohere2_wide", "ernie4_5_bias", "seed_oss_tied", "qwen2_moe_sparse", "llama4", "llama4_interleaved"} {
+	for _, name := range []string{"exaone4", "ministral", "ministral_tied", "cohere2_wide", "cohere_qknorm", "ernie4_5_bias", "seed_oss_tied", "qwen2_moe_sparse", "llama4", "llama4_interleaved"} {
 		t.Run(name, func(t *testing.T) {
 			dir := testmodels.Path(t, filepath.Join("testdata/variants", name))
 			ids := make([]int32, 40)

@@ -72,6 +72,12 @@ const (
 	GatedNorm        decl.ID = 47
 	ScaleColumns     decl.ID = 48
 	AttnChunk        decl.ID = 49
+	AltupPredict     decl.ID = 50
+	AltupCorrect     decl.ID = 51
+	AltupAdd         decl.ID = 52
+	AltupMatch       decl.ID = 53
+	TopGates         decl.ID = 54
+	HeadLayerNorm    decl.ID = 55
 )
 
 // Bindings of embed.
@@ -2387,4 +2393,203 @@ func (p AttnChunkParams) Put(c *table.Cmd) {
 	putU32(c, 36, p.Table)
 	putU32(c, 40, p.Pool)
 	c.ParamSize = 44
+}
+
+// Bindings of altup_predict.
+const (
+	AltupPredictBindX      = 0 // rw, [rows, n] float32, the first copy
+	AltupPredictBindRest   = 1 // rw, [rows, copies-1, n] float32, the other copies
+	AltupPredictBindRouter = 2 // r, [1 + copies, n] float32, weights of the norm, then the router's matrix
+	AltupPredictBindCoefs  = 3 // r, [copies, copies, copies] float32
+	AltupPredictBindActive = 4 // w, [rows, n] float32
+)
+
+// AltupPredictParams are the parameters of altup_predict.
+type AltupPredictParams struct {
+	N      uint32  // width
+	Copies uint32  // copies of the residual stream
+	Eps    float32 // added to the mean square
+	XScale float32 // factor of the prediction in x
+}
+
+// AltupPredictParamsOf decodes the parameters of c, a command of kernel altup_predict.
+func AltupPredictParamsOf(c *table.Cmd) AltupPredictParams {
+	return AltupPredictParams{
+		N:      u32(c, 0),
+		Copies: u32(c, 4),
+		Eps:    f32(c, 8),
+		XScale: f32(c, 12),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p AltupPredictParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.N)
+	putU32(c, 4, p.Copies)
+	putF32(c, 8, p.Eps)
+	putF32(c, 12, p.XScale)
+	c.ParamSize = 16
+}
+
+// Bindings of altup_correct.
+const (
+	AltupCorrectBindX      = 0 // rw, [rows, n] float32, the first copy
+	AltupCorrectBindRest   = 1 // rw, [rows, copies-1, n] float32, the other copies
+	AltupCorrectBindActive = 2 // r, [rows, n] float32
+	AltupCorrectBindRouter = 3 // r, [1 + copies, n] float32, weights of the norm, then the router's matrix
+	AltupCorrectBindCoefs  = 4 // r, [copies, copies] float32
+	AltupCorrectBindScale  = 5 // r, [n] float32
+	AltupCorrectBindOut    = 6 // w, [rows, n] float32
+)
+
+// AltupCorrectParams are the parameters of altup_correct.
+type AltupCorrectParams struct {
+	N      uint32  // width
+	Copies uint32  // copies of the residual stream
+	Eps    float32 // added to the mean square
+}
+
+// AltupCorrectParamsOf decodes the parameters of c, a command of kernel altup_correct.
+func AltupCorrectParamsOf(c *table.Cmd) AltupCorrectParams {
+	return AltupCorrectParams{
+		N:      u32(c, 0),
+		Copies: u32(c, 4),
+		Eps:    f32(c, 8),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p AltupCorrectParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.N)
+	putU32(c, 4, p.Copies)
+	putF32(c, 8, p.Eps)
+	c.ParamSize = 12
+}
+
+// Bindings of altup_add.
+const (
+	AltupAddBindRest  = 0 // rw, [rows, copies-1, n] float32, the other copies
+	AltupAddBindDelta = 1 // r, [rows, n] float32
+	AltupAddBindW     = 2 // r, [n] float32
+)
+
+// AltupAddParams are the parameters of altup_add.
+type AltupAddParams struct {
+	N      uint32  // width
+	Copies uint32  // copies of the residual stream
+	Eps    float32 // added to the mean square
+}
+
+// AltupAddParamsOf decodes the parameters of c, a command of kernel altup_add.
+func AltupAddParamsOf(c *table.Cmd) AltupAddParams {
+	return AltupAddParams{
+		N:      u32(c, 0),
+		Copies: u32(c, 4),
+		Eps:    f32(c, 8),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p AltupAddParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.N)
+	putU32(c, 4, p.Copies)
+	putF32(c, 8, p.Eps)
+	c.ParamSize = 12
+}
+
+// Bindings of altup_match.
+const (
+	AltupMatchBindX    = 0 // rw, [rows, n] float32, the first copy
+	AltupMatchBindRest = 1 // rw, [rows, copies-1, n] float32, the other copies
+)
+
+// AltupMatchParams are the parameters of altup_match.
+type AltupMatchParams struct {
+	N      uint32  // width
+	Copies uint32  // copies of the residual stream
+	Merge  uint32  // 1: the copies are merged
+	Least  float32 // lower bound of the mean square of a part
+}
+
+// AltupMatchParamsOf decodes the parameters of c, a command of kernel altup_match.
+func AltupMatchParamsOf(c *table.Cmd) AltupMatchParams {
+	return AltupMatchParams{
+		N:      u32(c, 0),
+		Copies: u32(c, 4),
+		Merge:  u32(c, 8),
+		Least:  f32(c, 12),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p AltupMatchParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.N)
+	putU32(c, 4, p.Copies)
+	putU32(c, 8, p.Merge)
+	putF32(c, 12, p.Least)
+	c.ParamSize = 16
+}
+
+// Bindings of top_gates.
+const (
+	TopGatesBindX = 0 // rw, [rows, n] float32, rows stride apart
+)
+
+// TopGatesParams are the parameters of top_gates.
+type TopGatesParams struct {
+	N      uint32  // elements of a row
+	Stride uint32  // elements from one row of x to the next
+	Cutoff float32 // standard deviations from the mean to the cutoff
+}
+
+// TopGatesParamsOf decodes the parameters of c, a command of kernel top_gates.
+func TopGatesParamsOf(c *table.Cmd) TopGatesParams {
+	return TopGatesParams{
+		N:      u32(c, 0),
+		Stride: u32(c, 4),
+		Cutoff: f32(c, 8),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p TopGatesParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.N)
+	putU32(c, 4, p.Stride)
+	putF32(c, 8, p.Cutoff)
+	c.ParamSize = 12
+}
+
+// Bindings of head_layernorm.
+const (
+	HeadLayerNormBindX = 0 // rw, [rows, heads, head_dim] float32, rows stride apart
+	HeadLayerNormBindW = 1 // r, [heads, head_dim] float32
+)
+
+// Specialisation constants of head_layernorm.
+const (
+	HeadLayerNormSpecHeadDim = 0 // elements of a head
+)
+
+// HeadLayerNormParams are the parameters of head_layernorm.
+type HeadLayerNormParams struct {
+	Heads  uint32  // heads
+	Stride uint32  // elements from one row of x to the next
+	Eps    float32 // added to the variance
+}
+
+// HeadLayerNormParamsOf decodes the parameters of c, a command of kernel head_layernorm.
+func HeadLayerNormParamsOf(c *table.Cmd) HeadLayerNormParams {
+	return HeadLayerNormParams{
+		Heads:  u32(c, 0),
+		Stride: u32(c, 4),
+		Eps:    f32(c, 8),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p HeadLayerNormParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.Heads)
+	putU32(c, 4, p.Stride)
+	putF32(c, 8, p.Eps)
+	c.ParamSize = 12
 }

@@ -239,8 +239,8 @@ func kindOf(name string) kind {
 }
 
 // keeps are parts of the names of small matrices that keep their type: norms with more than one
-// dimension, and routers.
-var keeps = []string{"_norm.weight", "ffn_gate_inp.weight", "position_embd", "token_types", "shortconv.conv.weight", "ssm_conv1d.weight"}
+// dimension, routers, and what Gemma 3n and 4 have beside the layers' large matrices.
+var keeps = []string{"_norm.weight", "ffn_gate_inp.weight", "position_embd", "token_types", "shortconv.conv.weight", "ssm_conv1d.weight", "altup", "laurel", "per_layer_model_proj"}
 
 // Quantizes reports whether mixes choose the type of a tensor: whether it is a matrix, or
 // several, and not one that keeps its type.

@@ -107,7 +107,7 @@ func TestAgrees(t *testing.T) {
 		positions, n, length int
 	}{{"tiny/llama", 20, 12, 5}, {"tiny/mistral", 20, 12, 5}, {"tiny/qwen2", 20, 12, 5}, {"tiny/qwen3", 20, 12, 5}, {"tiny/gemma2", 20, 6, 5},
 		{"tiny/gemma3_text", 20, 6, 5}, {"variants/phi3_long", 20, 4, 3}, {"variants/olmo2_mha", 9, 4, 3}, {"variants/smollm3", 9, 4, 3}, {"variants/granite_bias", 9, 4, 3},
-		{"variants/starcoder2_nobias", 9, 4, 3}, {"gopher", 0, 3, 2},
+		{"variants/starcoder2_nobias", 9, 4, 3}, {"variants/gemma3n", 20, 4, 3}, {"variants/cohere_qknorm", 9, 4, 3}, {"gopher", 0, 3, 2},
 		{"gopher-q8_0.gguf", 0, 2, 2}, {"gopher/gopher-q4_0.gguf", 0, 2, 1}} {
 		checked(t)
 		m := compiled(t, c.path, 96, compiler.Options{AllLogits: true})

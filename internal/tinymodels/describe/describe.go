@@ -51,11 +51,14 @@ func Tensors(config []byte) ([]tinymodels.Tensor, int, error) {
 	}
 	l := tensorList{config: c, typ: typ, shapes: s.shapes}
 	for r := arch.Embed; r.String() != "role?"; r++ {
-		layers := c.Layers
-		if r < arch.AttnNorm {
-			layers = 1
+		places := c.Layers
+		switch {
+		case r == arch.AltUpProj || r == arch.AltUpUnembed:
+			places = max(c.AltUp.Copies-1, 0)
+		case r < arch.AttnNorm:
+			places = 1
 		}
-		for layer := range layers {
+		for layer := range places {
 			l.role(r, layer)
 		}
 	}
@@ -91,7 +94,9 @@ const deviation = 0.15
 // role adds the weight and the bias of a role.
 func (l *tensorList) role(r arch.Role, layer int) {
 	c := l.config
-	if !c.Has(r, layer) {
+	// The files of Gemma 3n have K and V of layers that share those of another one, too.
+	unused := c.AltUp.Copies > 0 && (r == arch.K || r == arch.V || r == arch.KNorm)
+	if !c.Has(r, layer) && !unused {
 		return
 	}
 	shape := c.WantShape(r, layer)
@@ -106,8 +111,12 @@ func (l *tensorList) role(r arch.Role, layer int) {
 		mean, std = 0.5, 0.7
 	case r == arch.MambaShift:
 		mean, std = -1, 1
-	case r == arch.DeltaNorm || r == arch.LayerScale || r == arch.ExpertScale || r == arch.MambaSkip:
+	case r == arch.DeltaNorm || r == arch.LayerScale || r == arch.ExpertScale || r == arch.MambaSkip || r == arch.AltUpScale:
 		mean = 1
+	case r == arch.AltUpRouter: // its input is divided by the width
+		std = min(round(1.5*math.Sqrt(float64(c.Width))), 4)
+	case r == arch.AltUpPredict || r == arch.AltUpCorrect:
+		std = 0.2
 	case r == arch.Conv:
 		shape, std = []uint64{shape[0], 1, shape[1]}, 0.6
 	case r == arch.Embed:
@@ -115,10 +124,19 @@ func (l *tensorList) role(r arch.Role, layer int) {
 		if c.TiedHead {
 			std = round(1.5 / math.Sqrt(float64(c.Width)))
 		}
-	case len(shape) > 1:
+	case len(shape) > 1 && r != arch.QNorm && r != arch.KNorm:
 		std = matrix(shape[len(shape)-1])
 	case strings.HasSuffix(r.String(), "norm") && !c.NormPlusOne:
 		mean = 1
+	}
+	if c.AltUp.Copies > 0 {
+		// With many layers, larger weights would turn rounding errors into other results.
+		switch r {
+		case arch.AttnPostNorm, arch.FFNPostNorm, arch.LaurelNorm, arch.InputPostNorm:
+			mean, std = 0.25, 0.05
+		case arch.QNorm, arch.KNorm:
+			mean = 0.6
+		}
 	}
 	l.add(c.Tensor(r, layer), shape, mean, std)
 	if c.Bias.Has(r) || strings.HasSuffix(r.String(), "norm") {

@@ -296,7 +296,114 @@ static void scale_columns(const launch *l) {
         for (uint32_t i = 0; i < p->n; i++) F(0)[(uint64_t)r * p->stride + i] *= F(1)[i];
 }
 
-#define LAYERS(X) X(ssm_scan) X(gated_norm) X(scale_columns) X(route) X(route_scored) X(expert_gemv) X(expert_sum) X(scale_rows) X(layernorm) X(latent_kv) X(causal_conv) X(delta_rule) X(sigmoid_mul)
+// altup_route sets m to the router's result for x, a number for each copy.
+static void altup_route(float *m, const float *x, const float *router, uint32_t n, uint32_t copies, float eps) {
+    float *y = malloc(n * sizeof *y);
+    norm(y, x, router, n, eps);
+    for (uint32_t k = 0; k < copies; k++) {
+        float sum = 0;
+        for (uint32_t i = 0; i < n; i++) sum += y[i] * router[(1 + k) * n + i];
+        m[k] = tanhf(sum / n);
+    }
+    free(y);
+}
+
+static float altup_coef(const float *coefs, uint32_t row, uint32_t copies, const float *m) {
+    float sum = 0;
+    for (uint32_t k = 0; k < copies; k++) sum += coefs[row * copies + k] * m[k];
+    return sum;
+}
+
+static void altup_predict(const launch *l) {
+    PARAMS(altup_predict);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        float m[4], v[4], *x = F(0) + r * p->n, *rest = F(1) + r * (p->copies - 1) * p->n;
+        altup_route(m, x, F(2), p->n, p->copies, p->eps);
+        for (uint32_t i = 0; i < p->n; i++) {
+            for (uint32_t j = 0; j < p->copies; j++) v[j] = j ? rest[(j - 1) * p->n + i] : x[i];
+            for (uint32_t a = 0; a < p->copies; a++) {
+                float sum = v[a];
+                for (uint32_t j = 0; j < p->copies; j++) sum += altup_coef(F(3), a * p->copies + j, p->copies, m) * v[j];
+                if (a) rest[(a - 1) * p->n + i] = sum;
+                else {
+                    F(4)[r * p->n + i] = sum;
+                    x[i] = sum * p->x_scale;
+                }
+            }
+        }
+    }
+}
+
+static void altup_correct(const launch *l) {
+    PARAMS(altup_correct);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        float m[4], *x = F(0) + r * p->n, *rest = F(1) + r * (p->copies - 1) * p->n;
+        altup_route(m, x, F(3), p->n, p->copies, p->eps);
+        for (uint32_t i = 0; i < p->n; i++) {
+            float d = x[i] - F(2)[r * p->n + i];
+            x[i] = F(2)[r * p->n + i] + (1 + altup_coef(F(4), 0, p->copies, m)) * d;
+            F(6)[r * p->n + i] = x[i] * F(5)[i];
+            for (uint32_t a = 1; a < p->copies; a++) rest[(a - 1) * p->n + i] += (1 + altup_coef(F(4), a, p->copies, m)) * d;
+        }
+    }
+}
+
+static void altup_add(const launch *l) {
+    PARAMS(altup_add);
+    float *delta = malloc(p->n * sizeof *delta);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        norm(delta, F(1) + r * p->n, F(2), p->n, p->eps);
+        for (uint32_t i = 0; i < (p->copies - 1) * p->n; i++) F(0)[r * (p->copies - 1) * p->n + i] += delta[i % p->n];
+    }
+    free(delta);
+}
+
+static float mean_square(const float *x, uint32_t n) {
+    float sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += x[i] * x[i];
+    return sum / n;
+}
+
+static void altup_match(const launch *l) {
+    PARAMS(altup_match);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        float *x = F(0) + r * p->n, target = sqrtf(mean_square(x, p->n));
+        for (uint32_t a = 1; a < p->copies; a++) {
+            float *part = F(1) + (r * (p->copies - 1) + a - 1) * p->n, factor = target / sqrtf(fmaxf(mean_square(part, p->n), p->least));
+            for (uint32_t i = 0; i < p->n; i++) {
+                if (p->merge) x[i] += part[i] * factor;
+                else part[i] *= factor;
+            }
+        }
+        for (uint32_t i = 0; i < p->n && p->merge; i++) x[i] /= p->copies;
+    }
+}
+
+static void head_layernorm(const launch *l) {
+    PARAMS(head_layernorm);
+    uint32_t d = l->specs[0];
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t h = 0; h < p->heads; h++) {
+            float *x = F(0) + (uint64_t)r * p->stride + h * d, mean = 0;
+            for (uint32_t i = 0; i < d; i++) mean += x[i];
+            mean /= d;
+            for (uint32_t i = 0; i < d; i++) x[i] -= mean;
+            norm(x, x, F(1) + h * d, d, p->eps);
+        }
+}
+
+static void top_gates(const launch *l) {
+    PARAMS(top_gates);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        float *x = F(0) + (uint64_t)r * p->stride, mean = 0, squares = 0;
+        for (uint32_t i = 0; i < p->n; i++) mean += x[i];
+        mean /= p->n;
+        for (uint32_t i = 0; i < p->n; i++) squares += (x[i] - mean) * (x[i] - mean);
+        for (uint32_t i = 0; i < p->n; i++) x[i] = fmaxf(x[i] - mean - p->cutoff * sqrtf(squares / p->n), 0);
+    }
+}
+
+#define LAYERS(X) X(altup_predict) X(altup_correct) X(altup_add) X(altup_match) X(top_gates) X(head_layernorm) X(ssm_scan) X(gated_norm) X(scale_columns) X(route) X(route_scored) X(expert_gemv) X(expert_sum) X(scale_rows) X(layernorm) X(latent_kv) X(causal_conv) X(delta_rule) X(sigmoid_mul)
 LAYERS(GUARD)
 
 kernel layer_kernel(const char *name) {
