@@ -140,21 +140,27 @@ func (p *pooled) program(name string) uint32 {
 // next token with a head.
 func (p *pooled) prefill(s, at, n, most int, head string) {
 	p.t.Helper()
-	var runs []replay.Run
-	run := func(program uint32, pos, rows, row int) {
-		runs = append(runs, replay.Run{Program: program, Count: 1, Step: table.Step{
-			Position: uint32(pos), KVRow: uint32(pos), KVLen: uint32(pos + 1), TokenIndex: uint32(pos), Row: uint32(row), Rows: uint32(rows), Sequence: uint32(s),
-		}})
-	}
+	runs := p.parts(s, at, n, most)
+	last := runs[len(runs)-1].Step
+	p.submit(append(runs, p.part(p.program(head), s, at+n-1, 1, int(last.Rows)-1))...)
+}
+
+// parts returns the runs that compute positions from at to at+n-1 of a sequence.
+func (p *pooled) parts(s, at, n, most int) (runs []replay.Run) {
+	p.t.Helper()
 	for end := at + n; at < end; {
 		rows := min(most, end-at, int(p.tab.Header.Chunk))
 		_, program := p.tab.Prefill(rows)
-		run(uint32(program), at, rows, 0)
-		if at += rows; at == end {
-			run(p.program(head), at-1, 1, rows-1)
-		}
+		runs = append(runs, p.part(uint32(program), s, at, rows, 0))
+		at += rows
 	}
-	p.submit(runs...)
+	return runs
+}
+
+func (p *pooled) part(program uint32, s, pos, rows, row int) replay.Run {
+	return replay.Run{Program: program, Count: 1, Step: table.Step{
+		Position: uint32(pos), KVRow: uint32(pos), KVLen: uint32(pos + 1), TokenIndex: uint32(pos), Row: uint32(row), Rows: uint32(rows), Sequence: uint32(s),
+	}}
 }
 
 // batch replays a batch program on rows and returns the rows after it.
@@ -261,6 +267,9 @@ func (p *pooled) together(streams []stream, n int, r *rand.Rand) {
 		free = free[need:]
 		p.putTokens(i, 0, s.prompt)
 		p.putSettings(i, s)
+		if p.join(streams, i, at, r) {
+			continue
+		}
 		head, _ := s.program()
 		p.prefill(i, 0, len(s.prompt), 1+r.IntN(len(s.prompt)), head)
 		at[i] = 1
@@ -306,6 +315,64 @@ func (p *pooled) together(streams []stream, n int, r *rand.Rand) {
 			p.t.Errorf("stream %d: tokens %v, alone %v", i, got, streams[i].tokens)
 		}
 	}
+}
+
+// join computes the end of a stream's prompt in a joint pass, if the table and r permit it: with a token of a
+// stream before it that is chosen in the same way.
+func (p *pooled) join(streams []stream, i int, at []int, r *rand.Rand) bool {
+	p.t.Helper()
+	s := &streams[i]
+	n := len(s.prompt)
+	from := r.IntN(n)
+	record := func(of, pos int) sequence.Row {
+		return sequence.Row{Sequence: uint32(of), Position: uint32(pos), KVLen: uint32(pos + 1), TokenIndex: uint32(pos), Until: uint32(pos + 1)}
+	}
+	rows := []sequence.Row{record(i, n-1)}
+	_, own := s.program()
+	for j := range i {
+		if _, other := streams[j].program(); other == own && at[j] > 0 && at[j] < len(streams[j].tokens) {
+			rows = append(rows, record(j, len(streams[j].prompt)+at[j]-1))
+			at[j]++
+			break
+		}
+	}
+	heads := len(rows)
+	for pos := from; pos < n-1; pos++ {
+		rows = append(rows, record(i, pos))
+	}
+	class := func(name string, rows int) (uint32, bool) {
+		for k := range p.tab.Programs {
+			if of := &p.tab.Programs[k]; strings.HasPrefix(of.Name, name+".") && int(of.MaxRows) >= rows {
+				return uint32(k), true
+			}
+		}
+		return 0, false
+	}
+	fill, ok := class(sequence.ProgramFill, len(rows))
+	head, _ := class(map[string]string{sequence.ProgramBatch: sequence.ProgramHead, sequence.ProgramSample: sequence.ProgramSampleHead}[own], heads)
+	if !ok || r.IntN(3) == 0 {
+		if heads > 1 {
+			at[rows[1].Sequence]--
+		}
+		return false
+	}
+	if from > 0 {
+		runs := p.parts(i, 0, from, max(1, from/2))
+		p.submit(runs...)
+	}
+	var b []byte
+	for k := range rows {
+		var one [sequence.RowBytes]byte
+		rows[k].Put(&one)
+		b = append(b, one[:]...)
+	}
+	p.write(p.step, p.layout.RowAt(0), b)
+	step := func(rows int) table.Step { return table.Step{KVLen: 1, Rows: uint32(rows)} }
+	if res := p.submit(replay.Run{Program: fill, Count: 1, Step: step(len(rows))}, replay.Run{Program: head, Count: 1, Step: step(heads)}); res.Count != heads {
+		p.t.Fatalf("a joint pass chose %d tokens, want %d", res.Count, heads)
+	}
+	at[i] = 1
+	return true
 }
 
 // pooledModels are models and options that pooled tables are tested with.
