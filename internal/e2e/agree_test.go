@@ -121,12 +121,13 @@ func TestGoldens(t *testing.T) {
 			models = append(models, model{gguf, g, 2e-3})
 		}
 	}
-	variants, err := filepath.Glob("testdata/variants/*")
+	variants, err := filepath.Glob("testdata/variants/*/golden.json")
 	if err != nil || len(variants) == 0 {
 		t.Fatal("no variants", err)
 	}
-	for _, d := range variants {
-		models = append(models, model{d, filepath.Join(d, "golden.json"), variantLimit(d)})
+	for _, g := range variants {
+		d := filepath.Dir(g)
+		models = append(models, model{d, g, variantLimit(d)})
 	}
 	const g = "testdata/gopher/golden.json"
 	models = append(models,

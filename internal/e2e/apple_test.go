@@ -24,6 +24,9 @@ func TestAppleTables(t *testing.T) {
 	}
 	special := 0 // tables with a product that only Apple's GPUs compute
 	for _, dir := range dirs {
+		if !exists(filepath.Join(dir, "golden.json")) {
+			continue // tests with an oracle have the model
+		}
 		t.Run(dir, func(t *testing.T) {
 			g := readGolden(t, filepath.Join(dir, "golden.json"))
 			o := pianola.TableOptions{Context: roomy(t, dir)}

@@ -39,6 +39,7 @@ func TestGPUParallel(t *testing.T) {
 		"testdata/tiny/llama", "testdata/tiny/qwen3", "testdata/tiny/mistral", "testdata/tiny/gemma2", "testdata/tiny/gemma3_text",
 		"testdata/variants/gpt_oss", "testdata/variants/qwen3_moe", "testdata/variants/olmo2",
 		"testdata/variants/qwen3_5", "testdata/variants/lfm2", "testdata/variants/granitemoehybrid", "testdata/variants/falcon_h1", "testdata/variants/nemotron_h",
+		"testdata/variants/gemma3n", "testdata/variants/cohere_qknorm",
 	} {
 		t.Run(path, func(t *testing.T) {
 			parallelOnGPU(t, path, gpuModes[i%2], pianola.TableOptions{}, 60)

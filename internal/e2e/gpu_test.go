@@ -69,6 +69,9 @@ func gpuModels(t *testing.T) (models []gpuModel) {
 		}
 		for _, d := range dirs {
 			g, limit := filepath.Join(d, "golden.json"), 5e-3
+			if !exists(g) {
+				continue // tests with an oracle have the model
+			}
 			if filepath.Base(d) == "qwen3_next" {
 				limit = 6e-3 // 5.2e-3 of a prompt of 7 tokens; TestGPUExact has it with 2e-3
 			}
