@@ -239,6 +239,7 @@ type GenerateStats struct {
 	Tokens       int // generated tokens
 	Prefilled    int // tokens that were prefilled, the pending token of the previous call included
 	Reused       int // prompt tokens that the context already held
+	Restored     int // prompt tokens that were read back from copies of pages (Options.Spill)
 	Drafted      int // draft tokens that were verified
 	Accepted     int // draft tokens that were accepted
 
@@ -291,6 +292,7 @@ func (g *generation) tally() {
 	g.of.count(func(st *GenerateStats) {
 		st.Submissions, st.Waits = after.Submissions-before.Submissions, after.Waits-before.Waits
 		st.Prefilled, st.Reused = after.Prefilled-before.Prefilled, after.Reused-before.Reused
+		st.Restored = after.Restored - before.Restored
 		st.Queue, st.Device = after.QueueTime-before.QueueTime, after.DeviceTime-before.DeviceTime
 		st.Drafted, st.Accepted = after.Drafted-before.Drafted, after.Accepted-before.Accepted
 		st.Request, st.BatchRows = after.Request, after.BatchRows-before.BatchRows

@@ -1,6 +1,7 @@
 package pianola
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -39,6 +40,9 @@ type Options struct {
 	// Queue is the largest number of calls that wait for a place in the batch; 0 selects 16 for each
 	// of Parallel. Further calls return an *OverloadError.
 	Queue int
+	// Spill keeps copies of KV pages that a model with Parallel has no room for any more, in the
+	// host's memory and in a file. The zero value keeps none. docs/PARALLEL.md has an example.
+	Spill SpillOptions
 
 	// Table selects what is compiled. With a Roll, its fields must be zero or agree with
 	// the roll; Open otherwise returns a *RollError.
@@ -272,6 +276,8 @@ func (o *Options) parallel() error {
 	switch {
 	case o.Parallel < 0 || o.Queue < 0:
 		return fmt.Errorf("pianola: Parallel is %d and Queue %d", o.Parallel, o.Queue)
+	case o.Parallel == 0 && o.Spill != SpillOptions{}:
+		return errors.New("pianola: Spill requires Parallel")
 	case o.Parallel == 0:
 		return nil
 	case o.RealTime:

@@ -168,6 +168,12 @@ const (
 	PrefixPinned = replay.PrefixPinned // keep the prompt's pages until the session pins another prompt or is closed
 )
 
+// SpillOptions select where a model with Options.Parallel keeps copies of KV pages that would be
+// evicted: in Memory bytes of the host's memory, and in a file of at most File bytes in the directory
+// Dir. A later prompt with the same beginning reads them back if that is predicted to take less time
+// than prefilling it.
+type SpillOptions = replay.SpillOptions
+
 // Load is the load of a model with Options.Parallel.
 type Load = replay.Occupancy
 
@@ -324,7 +330,7 @@ func (m *Model) load(ctx context.Context, on *target, o Options) (err error) {
 	}
 	show := m.life.stage(StageUpload)
 	lo := replay.LoadOptions{
-		Queue: o.Queue, KVLimit: o.KVLimit, NoWarm: o.NoPrewarm,
+		Queue: o.Queue, Spill: o.Spill, KVLimit: o.KVLimit, NoWarm: o.NoPrewarm,
 		Progress: func(done, total uint64) {
 			if !uploads { // the first call reports the beginning
 				uploads = true
@@ -461,7 +467,8 @@ func (m *Model) ResetPeaks() { m.m.ResetPeaks() }
 // releases the caches of sessions that no call has used for at least the given time; the next call
 // that needs the context prefills it again, which takes time and, on a GPU, may round differently
 // than decoding did. Other sessions give back rows that their context does not use. Sessions in use,
-// with SessionOptions.Reserve, or with Options.RealTime are left alone. With Options.Parallel, it empties the cache of prefixes.
+// with SessionOptions.Reserve, or with Options.RealTime are left alone. With Options.Parallel, it empties the cache of
+// prefixes, and with Options.Spill it gives up the copies in memory that the file does not have.
 func (m *Model) ReleaseIdle(idle time.Duration) (uint64, error) { return m.m.ReleaseIdle(idle) }
 
 // LoadTimes returns the durations of the parts of Open.

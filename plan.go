@@ -48,6 +48,9 @@ type MemoryPlan struct {
 	// both copies; SessionOptions.Reserve avoids that.
 	Session Memory
 
+	// Spill is the memory of Options.Spill if the device shares the host's memory, otherwise 0.
+	Spill uint64
+
 	Free uint64 // free bytes of the device now, or 0 if unknown
 }
 
@@ -56,7 +59,7 @@ type MemoryPlan struct {
 // memory for the tokenizer, the table and the Go heap.
 func (p *MemoryPlan) Total(sessions int) uint64 {
 	m := &p.Loaded
-	return m.Weights + m.Mapped + m.Executor + uint64(max(sessions, 0))*p.Session.Sessions
+	return m.Weights + m.Mapped + m.Executor + uint64(max(sessions, 0))*p.Session.Sessions + p.Spill
 }
 
 // Kind returns the number of bytes of one kind of slot with sessions sessions at full context.
@@ -150,6 +153,9 @@ func (p *planner) of(t *table.Table) (*MemoryPlan, error) {
 		return nil, fmt.Errorf("pianola: %w", faults[0])
 	}
 	plan := &MemoryPlan{Device: p.on.info(), Mode: p.on.mode, Context: int(t.Header.Context)}
+	if p.on.device != DeviceCUDA {
+		plan.Spill = p.o.Spill.Memory
+	}
 	loaded, session, err := dev.Plan(t, p.where, plan.Context)
 	plan.Loaded, plan.Session = memoryOf(loaded), memoryOf(session)
 	return plan, err

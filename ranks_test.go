@@ -13,6 +13,7 @@ import (
 var ranks = map[string]int{
 	"internal/golden": 0, "internal/webpage": 0, "internal/view": 3, "internal/ptxstore": 0, "internal/replacefile": 0, "internal/sparse": 0, "internal/exectrace": 0, "internal/dtype": 0, "internal/activation": 0,
 	"internal/speculate": 0, "internal/sampler": 0, "internal/chat/jinja": 0, "internal/neongen": 0, "internal/docscheck": 0, "internal/exhaustive": 0, "internal/exhaustive/cmd": 0, "internal/pages": 0, "internal/recurrent": 0, "internal/sequence": 0, "internal/schedule": 1, "internal/batch": 2, "internal/hub": 2, "internal/hub/hubtest": 0,
+	"internal/hostmem": 0, "internal/spill": 1,
 	"internal/decl": 1, "internal/gguf": 1, "internal/safetensors": 1, "arch": 1, "chip": 1, "internal/quantize": 1, "internal/tokenizer": 1, "internal/chat": 1, "internal/metal/soft": 1, "internal/metal/joined": 0,
 	"table": 2, "internal/tinymodels": 2, "internal/decl/gen": 2, "internal/dtype/gen": 2, "weights": 2, "shaders": 2, "internal/cuda/ptx": 2, "internal/metal/driver": 2, "internal/cuda/driver": 2, "internal/cuda/cubin": 2, "internal/cuda/fake": 2,
 	"internal/kernels": 3, "internal/tinymodels/cmd": 3, "internal/testmodels": 3, "internal/packed": 4, "internal/pressure": 0, "internal/kvrows": 3, "replay": 4, "internal/convert": 3, "internal/tinymodels/describe": 3, "internal/tinymodels/peer": 4, "internal/shadergen": 3, "internal/synth": 3,

@@ -217,6 +217,7 @@ type Counters struct {
 
 	Request   uint64 // number of the last request to a model with Options.Parallel
 	BatchRows int    // sum over its submissions of the rows that were decoded together
+	Restored  int    // prompt tokens that were read back from copies of pages (Options.Spill)
 }
 
 // Counters returns the session's totals. They include complete submissions only.

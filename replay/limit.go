@@ -42,7 +42,8 @@ func (m *Model) ResetPeaks() {
 // ReleaseIdle gives back the memory of KV caches that is not needed: that of sessions which no call
 // has used for at least the given time, and of other sessions the rows that are not in use. A context
 // whose cache was released is prefilled again by the next call that needs it. It skips sessions in use,
-// and returns the number of bytes. A model for many sequences empties its prefix tree.
+// and returns the number of bytes. A model for many sequences empties its prefix tree, and gives up the
+// copies of pages in the host's memory.
 func (m *Model) ReleaseIdle(idle time.Duration) (uint64, error) {
 	before := m.dev.Memory().Kinds[table.SlotKV].Active
 	var errs []error
@@ -58,6 +59,9 @@ func (m *Model) ReleaseIdle(idle time.Duration) (uint64, error) {
 		for kind, n := range removed {
 			released += uint64(n) * m.pool.pageBytes(kind)
 		}
+	}
+	if m.spill != nil {
+		released += m.spill.Release()
 	}
 	return released, errors.Join(errs...)
 }

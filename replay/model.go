@@ -12,6 +12,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/batch"
 	"github.com/pianola-engine/pianola/internal/sequence"
+	"github.com/pianola-engine/pianola/internal/spill"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -56,6 +57,7 @@ type Model struct {
 	fingerprint func() ([32]byte, error) // of the table
 	engine      *batch.Engine            // of a table for many sequences, otherwise nil
 	pool        *pool                    // of the engine
+	spill       *spill.Store             // of the engine, or nil
 	profile     atomic.Pointer[func(program string, rows int, times []time.Duration)]
 
 	verifyRows int  // most rows of the program verify, 0 without one
@@ -187,6 +189,8 @@ func Load(ctx context.Context, dev Device, t *table.Table, src Source, o LoadOpt
 		if err := m.startEngine(l, o); err != nil {
 			return nil, err
 		}
+	} else if o.Spill.on() {
+		return nil, errSpill
 	}
 	return m, nil
 }
@@ -335,6 +339,9 @@ func (m *Model) Close() error {
 	var errs []error
 	for _, s := range live {
 		errs = append(errs, s.Close())
+	}
+	if m.spill != nil {
+		errs = append(errs, m.spill.Close())
 	}
 	return errors.Join(append(errs, m.dev.Close())...)
 }

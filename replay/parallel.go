@@ -83,6 +83,12 @@ type Occupancy struct {
 	// PromptTokens counts the tokens of prompts so far, FoundTokens those of them whose pages were
 	// found when the prompt was admitted.
 	PromptTokens, FoundTokens int
+	// SavedPages counts the pages of which SpillOptions has kept copies so far, RestoredPages those that
+	// were read back, and LostPages those that the file has lost, because it could not be written
+	// or read or was damaged. RestoredTokens counts the tokens of prompts that were read back instead
+	// of being prefilled.
+	SavedPages, RestoredPages, LostPages, RestoredTokens int
+	SpillMemory, SpillFile                               uint64 // bytes of the copies in memory and in the file
 }
 
 // Occupancy returns the load of a model for many sequences, and zeros for other models.
@@ -97,6 +103,11 @@ func (m *Model) Occupancy() (o Occupancy) {
 		o.UsedPages += u.Used
 		o.CachedPages += u.Cached + u.Pinned
 	}
+	o.RestoredTokens = l.Hits.RestoredTokens
+	if m.spill != nil {
+		st := m.spill.Stats()
+		o.SavedPages, o.RestoredPages, o.LostPages, o.SpillMemory, o.SpillFile = st.Put, st.Restored, st.Faults, st.Memory, st.File
+	}
 	return o
 }
 
@@ -107,6 +118,9 @@ func (m *Model) startEngine(l sequence.Layout, o LoadOptions) error {
 		return err
 	}
 	m.pool = p
+	if m.spill, err = p.newSpill(o.Spill); err != nil {
+		return err
+	}
 	cost, predicts := m.dev.(coster)
 	switch {
 	case predicts:
@@ -123,13 +137,15 @@ func (m *Model) startEngine(l sequence.Layout, o LoadOptions) error {
 	for _, b := range p.batch[0] {
 		most = max(most, b.rows)
 	}
-	m.engine, err = batch.New(batch.Options{
-		Device: p, Kinds: p.kinds, Guess: !predicts, Ahead: ahead,
+	if m.engine, err = batch.New(batch.Options{
+		Device: p, Kinds: p.kinds, Guess: !predicts, Ahead: ahead, Spill: m.spill,
 		Schedule: schedule.Config{
 			Cost: jointCost(cost), Joint: p.joint(), Sequences: min(l.Sequences, most), Context: int(m.t.Header.Context), Chunk: int(m.t.Header.Chunk),
 			Queue: queue, Chain: sampler.RankEntries,
 		},
-	})
+	}); err != nil && m.spill != nil {
+		err = errors.Join(err, m.spill.Close())
+	}
 	return err
 }
 
@@ -252,6 +268,7 @@ func (s *Session) endParallel(n int) {
 		c.DeviceTime += f.Device
 		c.Prefilled += f.Filled
 		c.Reused += max(0, f.Hit-p.known)
+		c.Restored += f.Restored
 	})
 }
 

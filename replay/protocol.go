@@ -48,6 +48,8 @@ type LoadOptions struct {
 	// Queue is the largest number of calls that wait for a place in the batch of a table for many
 	// sequences; 0 means 16 for each sequence. More get an *OverloadError.
 	Queue int
+	// Spill selects where copies of the pages of a table for many sequences are kept that would be evicted.
+	Spill SpillOptions
 	// KVLimit is the largest number of bytes that the KV caches of all sessions may take; 0 sets no
 	// limit. What needs more returns a *LimitError.
 	KVLimit uint64

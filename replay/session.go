@@ -106,6 +106,8 @@ type Stats struct {
 	// sum over its Submissions of the rows that were decoded together.
 	Request   uint64
 	BatchRows int
+	// Restored counts tokens of prompts whose pages were read back from copies (SpillOptions).
+	Restored int
 }
 
 // Stats returns the counts since the session was created.

@@ -75,6 +75,9 @@ func (f *benchFlags) run(cmd *cobra.Command, path string) (err error) {
 	if f.serve.on {
 		o.Parallel = f.serve.parallel
 		o.Queue = max(1024, 4*f.serve.parallel)
+		if o.Spill, err = f.serve.spill.options(cmd); err != nil {
+			return err
+		}
 	}
 	if f.batch.on() {
 		o.Parallel = slices.Max(f.batch.rows) + 1 // see batchRun

@@ -27,6 +27,7 @@ type serveFlags struct {
 	model    modelFlags
 	parallel int
 	queue    int
+	spill    spillFlags
 	template string
 
 	aliases []string
@@ -85,6 +86,7 @@ ends it at once. SIGHUP reads the files of API keys and certificates again.`,
 	fs.IntVar(&f.parallel, "parallel", 16, "number of answers of a model that are generated together")
 	fs.IntVar(&f.queue, "queue", 0, "number of further answers that wait; more are refused with status 429 (default: 16 for each of --parallel)")
 	fs.IntVar(&f.model.table.Pages, "pages", 0, "share `N` KV pages of 64 positions (default: enough for --parallel answers at full context)")
+	f.spill.register(cmd)
 	fs.StringVar(&f.template, "template-file", "", "use the chat template in `FILE` instead of the models' own")
 	fs.StringArrayVar(&f.aliases, "alias", nil, "another `NAME` of the model, or NAME=ID with several models; may be repeated")
 	fs.StringVar(&f.dir, "models-dir", "", "also serve the models in `DIR` and its subdirectories, loaded on demand")
@@ -197,6 +199,9 @@ func (f *serveFlags) options(cmd *cobra.Command, args []string) (o server.Option
 		return o, err
 	}
 	lo.Library.Parallel, lo.Library.Queue = f.parallel, f.queue
+	if lo.Library.Spill, err = f.spill.options(cmd); err != nil {
+		return o, err
+	}
 	if f.template != "" {
 		if lo.Template, err = readTemplate(f.template); err != nil {
 			return o, err

@@ -40,6 +40,7 @@ type serveLoadFlags struct {
 	requests        int
 	mixed           bool
 	firstMS, tokenM float64
+	spill           spillFlags
 }
 
 func (f *serveLoadFlags) register(cmd *cobra.Command) {
@@ -49,6 +50,7 @@ func (f *serveLoadFlags) register(cmd *cobra.Command) {
 	fs.IntSliceVar(&f.clients, "clients", nil, "with --serve-load, number of clients; a list measures each (default: the value of --parallel)")
 	fs.Float64SliceVar(&f.rates, "rate", nil, "with --serve-load, requests per second that arrive at random times, instead of --clients; a list measures each")
 	fs.IntVar(&f.requests, "load-requests", 0, "with --serve-load, number of measured requests (default: 4 for each client, or 64)")
+	f.spill.register(cmd)
 	fs.BoolVar(&f.mixed, "mixed", false, "with --serve-load, requests of different lengths")
 	fs.Float64Var(&f.firstMS, "first-ms", 1000, "with --serve-load, objective of the time to the first token in ms")
 	fs.Float64Var(&f.tokenM, "token-ms", 100, "with --serve-load, objective of the mean time of a token after the first in ms")
@@ -57,7 +59,7 @@ func (f *serveLoadFlags) register(cmd *cobra.Command) {
 func (f *serveLoadFlags) check(cmd *cobra.Command, b *benchFlags) error {
 	fs := cmd.Flags()
 	if !f.on {
-		for _, name := range []string{"parallel", "clients", "rate", "load-requests", "mixed", "first-ms", "token-ms"} {
+		for _, name := range []string{"parallel", "clients", "rate", "load-requests", "mixed", "first-ms", "token-ms", "spill-memory", "spill-dir", "spill-file"} {
 			if fs.Changed(name) {
 				return usage(cmd, "--%s requires --serve-load", name)
 			}

@@ -28,9 +28,10 @@ import (
 // its tensors, layers that have it beside attention, and the factors of their parts,
 // layers with one block, and squared ReLU.
 // Eleven are alternating updates, and the roles of their tensors and of augmented residuals.
+// Two are the options of copies of KV pages.
 // Three are uploads of half of a transposed matrix. Five are the roles of experts beside a dense block.
 const (
-	mostNames    = 932
+	mostNames    = 934
 	mostPackages = 13
 )
 

@@ -138,6 +138,7 @@ type Figures struct {
 	Queue    time.Duration // from the request to its admission
 	Hit      int           // tokens of the context whose pages were there
 	Filled   int           // positions that were prefilled
+	Restored int           // positions whose pages were read back from copies
 	SetBacks int           // number of times that the request was set back
 	Rows     int           // sum of the rows of the submissions that chose its tokens
 	Steps    int           // number of these submissions
@@ -272,6 +273,7 @@ func (st *Stream) tally() {
 		f.Queue, f.Hit = r.Admitted-r.Arrival, r.Hit
 	}
 	st.figures.Filled += r.Filled
+	st.figures.Restored += r.Restored
 	st.figures.SetBacks += r.SetBacks
 }
 

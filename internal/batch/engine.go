@@ -17,6 +17,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/pages"
 	"github.com/pianola-engine/pianola/internal/schedule"
+	"github.com/pianola-engine/pianola/internal/spill"
 )
 
 // Device executes submissions. The engine makes one call at a time, except of Cancel.
@@ -88,6 +89,8 @@ type Options struct {
 	// Ahead is the number of tokens that a caller has not fetched at which its request is paused;
 	// 0 means DefaultAhead.
 	Ahead int
+	// Spill, if not nil, has copies of pages that the prefix tree gives up. The device must be a Mover.
+	Spill *spill.Store
 	// Timeline, if not nil, receives a text for each step.
 	Timeline func(string)
 }
@@ -119,6 +122,8 @@ type Engine struct {
 	closed  bool
 	sub     Submission
 	lost    bool // a submission failed: nobody knows which of its entries the device has
+	copies  *copies
+	placed  []*schedule.Request // were admitted, and the device does not know that yet
 }
 
 // New starts an engine. Close ends it.
@@ -138,6 +143,12 @@ func New(o Options) (*Engine, error) {
 		wake: make(chan struct{}, 1), over: make(chan struct{}), streams: map[*schedule.Request]*Stream{},
 	}
 	o.Schedule.Store, o.Schedule.Cost = store, e.cost
+	if o.Spill != nil {
+		if e.copies, err = newCopies(e, o.Spill); err != nil {
+			return nil, err
+		}
+		o.Schedule.Copies = e.copies
+	}
 	if e.s, err = schedule.New(o.Schedule); err != nil {
 		return nil, err
 	}
@@ -221,9 +232,9 @@ func (e *Engine) run() {
 		step := e.plan()
 		if step == nil {
 			ended = time.Time{}
-			e.mu.Unlock()
-			<-e.wake
-			e.mu.Lock()
+			if !e.move(0) {
+				e.sleep()
+			}
 			continue
 		}
 		if !e.prepare(step) {
@@ -239,6 +250,9 @@ func (e *Engine) run() {
 			e.s.Idle(ended.Sub(was) - e.sub.Took)
 		}
 		e.settle(step, err)
+		if e.move(step.Bound) {
+			ended = time.Time{}
+		}
 	}
 	for _, r := range e.s.Reset() {
 		e.end(r, ErrClosed)
@@ -260,6 +274,7 @@ func (e *Engine) plan() *schedule.Step {
 		for _, r := range step.Refused {
 			e.end(r.Request, r.Err)
 		}
+		e.placed = append(e.placed, step.Admitted...)
 		if !step.Empty() {
 			return step
 		}
@@ -272,10 +287,11 @@ func (e *Engine) plan() *schedule.Step {
 // prepare fills the submission and tells the device what has changed. It reports whether there is
 // something to run.
 func (e *Engine) prepare(step *schedule.Step) bool {
-	placed := step.Admitted
+	placed := e.placed
 	if e.lost {
 		placed, e.lost = slices.Clone(e.s.Running()), false
 	}
+	e.placed = nil
 	for _, r := range placed {
 		if err := e.place(r); err != nil {
 			e.s.Cancel(r)

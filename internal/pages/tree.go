@@ -34,6 +34,8 @@ type node struct {
 	ends     int             // number of pins on the node alone
 	prev     *node           // in tree.lru
 	next     *node
+	depth    int  // number of ancestors
+	key      *Key // see keyOf; of a root that of its namespace
 }
 
 // block is the key of a full node.
@@ -51,7 +53,7 @@ func (t *tree) root(space string) *node {
 			maps.DeleteFunc(t.roots, func(_ string, r *node) bool { return len(r.children) == 0 })
 			t.most = 2 * len(t.roots)
 		}
-		r = &node{}
+		r = &node{key: Namespace(space)}
 		t.roots[space] = r
 	}
 	return r
@@ -94,7 +96,7 @@ func commonLength(a, b []int32) int {
 
 // add adds a child.
 func (n *node) add(tokens []int32, kinds int) *node {
-	c := &node{parent: n, tokens: slices.Clone(tokens), pages: make([]Page, kinds)}
+	c := &node{parent: n, depth: n.depth + 1, tokens: slices.Clone(tokens), pages: make([]Page, kinds)}
 	for i := range c.pages {
 		c.pages[i] = None
 	}
@@ -178,7 +180,7 @@ func (t *tree) unlink(n *node) {
 func (st *Store) evict(kind int) bool {
 	if st.pools[kind].kind.State {
 		// A state is worth least where the only way on soon has another one.
-		if st.evictOf(kind, func(n *node) bool { return len(n.children) == 1 && n.children[0].pages[kind] != None }) {
+		if st.evictOf(kind, func(n *node) bool { return st.nextHas(n, kind) }) {
 			return true
 		}
 	}

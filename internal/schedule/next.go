@@ -42,6 +42,8 @@ type Step struct {
 	// Each row then chooses one token.
 	Joint bool
 
+	Restores []Restored // of a step of ReadBack, which has nothing else
+
 	Admitted []*Request // were given a sequence number
 	SetBack  []*Request // lost their sequence number and pages
 	Refused  []Refusal  // are not part of the scheduler any more
@@ -61,7 +63,7 @@ func (s *Scheduler) Next(now time.Duration) *Step {
 	s.refuseLate(now, step)
 	s.admit(now, step)
 	step.Bound = s.bound()
-	rows, prompts := s.split()
+	rows, prompts := s.split(now)
 	alone := s.alone(rows, prompts, step.Bound)
 	if !alone {
 		s.decode(rows, len(prompts) > 0, step)
@@ -91,11 +93,12 @@ func (s *Scheduler) bound() (least time.Duration) {
 }
 
 // split returns the running requests that decode and those with a prompt, in the order of ranks.
-func (s *Scheduler) split() (rows, prompts []*Request) {
+func (s *Scheduler) split(now time.Duration) (rows, prompts []*Request) {
 	for _, r := range s.running {
-		if r.decodes() {
+		switch {
+		case r.decodes():
 			rows = append(rows, r)
-		} else {
+		case !s.waitsForCopies(r, now):
 			prompts = append(prompts, r)
 		}
 	}
@@ -113,7 +116,7 @@ func (s *Scheduler) refuseLate(now time.Duration, step *Step) {
 			}
 			first := now
 			if known {
-				first += s.prefill(r.Sequence.Len(), r.left())
+				first += s.first(r)
 			}
 			if first > r.Deadline {
 				s.refuse(r, ErrDeadline, step)
@@ -247,6 +250,7 @@ func (s *Scheduler) start(r *Request, now time.Duration, step *Step) {
 	if r.Caching != Private && !r.decodes() {
 		r.Sequence.Claim(r.Space, r.Tokens)
 	}
+	s.openCopies(r, now)
 	step.Admitted = append(step.Admitted, r)
 }
 
@@ -352,8 +356,13 @@ func (s *Scheduler) extendAll(rows []*Request, n int) bool {
 // extend makes room in a request's sequence. If pages have run out, it releases idle sequences and then
 // sets back requests that rank behind r, and in the end r itself.
 func (s *Scheduler) extend(r *Request, end int, step *Step) bool {
+	return s.makeRoom(r, step, func() error { return r.Sequence.Extend(end) })
+}
+
+// makeRoom implements extend with a function that extends the sequence.
+func (s *Scheduler) makeRoom(r *Request, step *Step, extend func() error) bool {
 	for {
-		err := r.Sequence.Extend(end)
+		err := extend()
 		if err == nil {
 			return true
 		}

@@ -82,10 +82,11 @@ type Cost interface {
 type Config struct {
 	Cost      Cost
 	Store     *pages.Store
-	Sequences int // sequence numbers of the device, at most the rows of its largest batch program
-	Context   int // largest number of positions of a sequence
-	Chunk     int // largest number of rows of a chunk
-	Joint     int // largest number of rows of a pass for rows that decode and prompts; 0 if the device has none
+	Copies    Copies // of pages that the store has no room for; may be nil
+	Sequences int    // sequence numbers of the device, at most the rows of its largest batch program
+	Context   int    // largest number of positions of a sequence
+	Chunk     int    // largest number of rows of a chunk
+	Joint     int    // largest number of rows of a pass for rows that decode and prompts; 0 if the device has none
 	// Budget is the largest number of tokens of a submission, not counting those of a chain after
 	// its first; 0 means Sequences + Chunk.
 	Budget int
@@ -135,6 +136,7 @@ type Request struct {
 	Admitted time.Duration // time of the first admission
 	Hit      int           // tokens of the prompt whose pages were there at the first admission
 	Filled   int           // positions that were prefilled, those after setting back included
+	Restored int           // positions whose pages were read back from copies
 	SetBacks int           // number of times that the request was set back
 	Pin      *pages.Pin    // with Pinned, once the prompt has been prefilled
 
@@ -143,6 +145,8 @@ type Request struct {
 	prompt  int // tokens of the prompt
 	matched uint64
 	waits   *pages.Sequence // computes the beginning of the prompt
+
+	restoring *restoring // not nil: the request waits for pages that are read back
 }
 
 // Reads selects the positions of a request whose values are read. The request must compute them itself.
@@ -210,6 +214,7 @@ type Hits struct {
 	Requests, Tokens int // requests, and tokens of their contexts
 	Found            int // requests of whose context a beginning was there when they were admitted
 	FoundTokens      int // tokens of these beginnings
+	RestoredTokens   int // tokens whose pages were read back from copies
 }
 
 // count counts a request that has just been admitted.
@@ -331,6 +336,7 @@ func (s *Scheduler) leave(r *Request) {
 	s.running = remove(s.running, r)
 	s.numbers = append(s.numbers, r.Number)
 	r.Number = -1
+	r.stopRestoring()
 	r.Sequence.Abandon()
 	r.Sequence.Truncate(r.Sequence.Len())
 }

@@ -44,6 +44,9 @@ func (st *Step) Timeline(now time.Duration) string {
 		}
 		parts = append(parts, fmt.Sprintf("prefill %d of %d at %d%s", c.Rows, c.Request.ID, c.At, last))
 	}
+	for _, b := range st.Restores {
+		parts = append(parts, fmt.Sprintf("read %d of %d back at %d", b.Rows, b.Request.ID, b.At))
+	}
 	if len(parts) > 0 {
 		if st.Joint {
 			parts[0] = "together: " + parts[0]

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/pianola-engine/pianola/internal/hostmem"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,7 +25,7 @@ func machineMemory() uint64 {
 // time to fill and to look up: a single thread reads about a tenth faster. A system without huge
 // pages ignores the request.
 func preferHuge(b []byte) {
-	if b = within(b, hugePage); len(b) > 0 {
+	if b = hostmem.Within(b, hugePage); len(b) > 0 {
 		_ = unix.Madvise(b, unix.MADV_HUGEPAGE)
 	}
 }

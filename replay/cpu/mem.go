@@ -33,18 +33,6 @@ func allocate(n uint64) ([]byte, error) {
 	return b[skip:][:n:n], nil
 }
 
-// within returns the part of b between the first and the last address that are multiples of n, a
-// power of two.
-func within(b []byte, n uintptr) []byte {
-	first := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	skip := -first & (n - 1)
-	if skip > uintptr(len(b)) {
-		return nil
-	}
-	b = b[skip:]
-	return b[:uintptr(len(b))&^(n-1)]
-}
-
 // aligned reports whether b starts at a multiple of n, a power of two.
 func aligned[T any](b []T, n uintptr) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%n == 0

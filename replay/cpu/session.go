@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/internal/hostmem"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -109,12 +110,12 @@ func (d backend) reserve(s *session) (size uint64, err error) {
 	if slices.ContainsFunc(t.Slots, huge) {
 		slack = 2 * hugePage
 	}
-	block, release, err := reserve(int(end + slack))
+	block, release, err := hostmem.Reserve(int(end + slack))
 	if err != nil {
 		return 0, fmt.Errorf("cpu: slots of the session: %w", err)
 	}
 	if slack > 0 {
-		block = within(block, hugePage)
+		block = hostmem.Within(block, hugePage)
 	}
 	s.release = release
 	s.mem = make([][]byte, len(t.Slots))
@@ -152,7 +153,7 @@ func (d backend) Shrink(s *session, positions int) (device.Room, error) {
 		c := &d.caches[i]
 		for part := range c.Parts() {
 			at, n := c.Span(part, c.Used(room.Positions), c.Rows)
-			discard(s.mem[c.Slot][at:][:n])
+			hostmem.Discard(s.mem[c.Slot][at:][:n])
 		}
 	}
 	return room, nil
@@ -165,7 +166,7 @@ func (d *Device) Discard(id replay.SessionID, slot uint32, offset, size uint64) 
 		if uint64(slot) >= uint64(len(s.mem)) || offset > uint64(len(s.mem[slot])) || size > uint64(len(s.mem[slot]))-offset {
 			return fmt.Errorf("cpu: slot %d: %d bytes at %d are out of range", slot, size, offset)
 		}
-		discard(s.mem[slot][offset:][:size])
+		hostmem.Discard(s.mem[slot][offset:][:size])
 		return nil
 	})
 }

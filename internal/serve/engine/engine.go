@@ -218,6 +218,9 @@ type Load struct {
 	Running, Waiting              int
 	Pages, UsedPages, CachedPages int
 	PromptTokens, FoundTokens     int
+
+	SavedPages, RestoredPages, LostPages, RestoredTokens int
+	SpillMemory, SpillFile                               uint64
 }
 
 // Errors of a Model.

@@ -53,7 +53,7 @@ func (m *Model) Generate(ctx context.Context, g engine.Generation, yield func(en
 		}
 	}
 	st := s.Stats()
-	r.Cached, r.Queue = st.Reused, st.Queue
+	r.Cached, r.Queue = st.Reused+st.Restored, st.Queue
 	if errors.Is(err, engine.ErrContextFull) && r.Tokens > 0 {
 		err = nil // the answer ends here
 	}

@@ -139,6 +139,9 @@ var (
 	loadedDesc     = prometheus.NewDesc("pianola_model_loaded", "1 if the model is loaded, otherwise 0.", ofModel2, nil)
 	loadersDesc    = prometheus.NewDesc("pianola_model_load_waiters", "Requests that wait until the model is loaded.", ofModel2, nil)
 	pagesDesc      = prometheus.NewDesc("pianola_kv_pages", "KV pages by state: free, used by contexts, or cached for prompts with the same beginning.", []string{"model_name", "state"}, nil)
+	spillDesc      = prometheus.NewDesc("pianola_spill_bytes", "Bytes of copies of KV pages that the model has no room for, by place: memory or file.", []string{"model_name", "place"}, nil)
+	spilledDesc    = prometheus.NewDesc("pianola_spill_pages_total", "KV pages that were saved, restored, or lost because of the file.", []string{"model_name", "event"}, nil)
+	restoredDesc   = prometheus.NewDesc("pianola_restored_tokens_total", "Prompt tokens that were read back from copies of KV pages.", ofModel2, nil)
 	eventsDesc     = prometheus.NewDesc("pianola_model_events_total", "Loads, failed loads and evictions of a model.", []string{"model_name", "event"}, nil)
 	loadTimeDesc   = prometheus.NewDesc("pianola_model_load_seconds_total", "Time of all loads of a model, with the waiting for memory.", ofModel2, nil)
 	goroutinesDesc = prometheus.NewDesc("pianola_goroutines", "Goroutines of the process.", nil, nil)
@@ -231,9 +234,23 @@ func (p *page) state(m ModelState) {
 		p.gauge(pagesDesc, float64(l.UsedPages), m.ID, "used")
 		p.gauge(pagesDesc, float64(l.CachedPages), m.ID, "cached")
 		p.gauge(pagesDesc, float64(max(0, l.Pages-l.UsedPages-l.CachedPages)), m.ID, "free")
+		p.spill(m.ID, l)
 	} else {
 		p.gauge(kvDesc, 0, m.ID, engine)
 	}
+}
+
+// spill adds the metrics of copies of KV pages, if there were any.
+func (p *page) spill(id string, l *Load) {
+	if l.SavedPages == 0 {
+		return
+	}
+	p.gauge(spillDesc, float64(l.SpillMemory), id, "memory")
+	p.gauge(spillDesc, float64(l.SpillFile), id, "file")
+	p.counter(spilledDesc, float64(l.SavedPages), id, "saved")
+	p.counter(spilledDesc, float64(l.RestoredPages), id, "restored")
+	p.counter(spilledDesc, float64(l.LostPages), id, "lost")
+	p.counter(restoredDesc, float64(l.RestoredTokens), id)
 }
 
 // model adds the metrics of a model's requests. A model with a scheduler knows which of the requests

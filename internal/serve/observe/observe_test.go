@@ -123,7 +123,8 @@ func scripted(t *testing.T, o Options) *Observer {
 	o.State = func() State {
 		return State{MemoryBudget: 1 << 30, Models: []ModelState{
 			{ID: "gopher", State: "ready", Bytes: 8 << 20, PagePositions: 64,
-				Load: &Load{Running: 3, Waiting: 1, Pages: 100, UsedPages: 25, CachedPages: 15, PromptTokens: 400, FoundTokens: 256}},
+				Load: &Load{Running: 3, Waiting: 1, Pages: 100, UsedPages: 25, CachedPages: 15, PromptTokens: 400, FoundTokens: 256,
+					SavedPages: 40, RestoredPages: 12, LostPages: 1, RestoredTokens: 640, SpillMemory: 3 << 20, SpillFile: 5 << 20}},
 			{ID: "org/big", State: "absent", Loaders: 2},
 		}}
 	}

@@ -54,6 +54,9 @@ type Load struct {
 	Running, Waiting              int
 	Pages, UsedPages, CachedPages int
 	PromptTokens, FoundTokens     int
+
+	SavedPages, RestoredPages, LostPages, RestoredTokens int
+	SpillMemory, SpillFile                               uint64
 }
 
 // Observer follows requests. Its methods may be called concurrently.

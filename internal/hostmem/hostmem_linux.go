@@ -1,4 +1,4 @@
-package cpu
+package hostmem
 
 import "golang.org/x/sys/unix"
 

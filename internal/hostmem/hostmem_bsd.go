@@ -1,6 +1,6 @@
 //go:build darwin || dragonfly || freebsd || netbsd || openbsd || solaris
 
-package cpu
+package hostmem
 
 // noReserve is 0: these systems count a page when it is written.
 const noReserve = 0

@@ -1,6 +1,6 @@
 //go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd || solaris
 
-package cpu
+package hostmem
 
 import (
 	"fmt"
@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserve returns n zeroed bytes, n > 0, whose pages take memory once they are written, and a
+// Reserve returns n zeroed bytes, n > 0, whose pages take memory once they are written, and a
 // function that frees them.
-func reserve(n int) (b []byte, release func() error, err error) {
+func Reserve(n int) (b []byte, release func() error, err error) {
 	if b, err = unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|noReserve); err != nil {
 		return nil, nil, fmt.Errorf("%d bytes of address space: %w", n, err)
 	}
@@ -19,10 +19,10 @@ func reserve(n int) (b []byte, release func() error, err error) {
 	return b, func() error { return unix.Munmap(b) }, nil
 }
 
-// discard gives the whole pages of b, part of what reserve returned, back to the system. Their
+// Discard gives the whole pages of b, part of what Reserve returned, back to the system. Their
 // content is lost.
-func discard(b []byte) {
-	if b = within(b, uintptr(os.Getpagesize())); len(b) > 0 {
+func Discard(b []byte) {
+	if b = Within(b, uintptr(os.Getpagesize())); len(b) > 0 {
 		_ = unix.Madvise(b, unix.MADV_DONTNEED)
 	}
 }

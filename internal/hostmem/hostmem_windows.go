@@ -1,4 +1,4 @@
-package cpu
+package hostmem
 
 import (
 	"fmt"
@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// reserve returns n zeroed bytes, n > 0, and a function that frees them. The bytes count against
+// Reserve returns n zeroed bytes, n > 0, and a function that frees them. The bytes count against
 // the system's commit limit at once; their pages take memory once they are written.
-func reserve(n int) (b []byte, release func() error, err error) {
+func Reserve(n int) (b []byte, release func() error, err error) {
 	addr, err := windows.VirtualAlloc(0, uintptr(n), windows.MEM_RESERVE|windows.MEM_COMMIT, windows.PAGE_READWRITE)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%d bytes of address space: %w", n, err)
@@ -20,5 +20,5 @@ func reserve(n int) (b []byte, release func() error, err error) {
 	return b, func() error { return windows.VirtualFree(addr, 0, windows.MEM_RELEASE) }, nil
 }
 
-// discard does nothing: the pages of b stay.
-func discard([]byte) {}
+// Discard does nothing: the pages of b stay.
+func Discard([]byte) {}
