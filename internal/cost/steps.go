@@ -13,8 +13,9 @@ import (
 )
 
 // Steps predicts the times of the parts of submissions to a table for many sequences: of a token for
-// each of several rows, of a chunk of a prompt, and of a joint pass of rows and prompts. It computes the times of a few numbers of rows at the
-// beginning and at the end of the context once, and interpolates between them.
+// each of several rows, of a chunk of a prompt, and of a joint pass of rows and prompts. It computes the
+// times of a few numbers of rows at the beginning and at the end of the context once, and interpolates
+// between them.
 type Steps struct {
 	decode, prefill []stepTime
 	fill, heads     []stepTime // of joint passes: all rows, and the choice of tokens; empty if the table has none
@@ -49,7 +50,7 @@ func StepsOf(t *table.Table, c *chip.Chip) (*Steps, error) {
 			if err != nil {
 				return nil, err
 			}
-			if *part.to = append(*part.to, at); rows == most {
+			if *part.to = appendStep(*part.to, at); rows == most {
 				break
 			}
 		}
@@ -63,7 +64,7 @@ func StepsOf(t *table.Table, c *chip.Chip) (*Steps, error) {
 		if err != nil {
 			return nil, err
 		}
-		if s.prefill = append(s.prefill, at); rows == int(t.Header.Chunk) {
+		if s.prefill = appendStep(s.prefill, at); rows == int(t.Header.Chunk) {
 			return s, nil
 		}
 	}
@@ -79,6 +80,15 @@ func batchesOf(t *table.Table, name string) (list []*table.Program) {
 	}
 	slices.SortFunc(list, func(a, b *table.Program) int { return cmp.Compare(a.MaxRows, b.MaxRows) })
 	return list
+}
+
+// appendStep appends the time of more rows than the last one's. More rows take no less time: where they give
+// more threadgroups something to do, a program is predicted to be a little faster with them.
+func appendStep(list []stepTime, at stepTime) []stepTime {
+	if n := len(list); n > 0 {
+		at.first, at.last = max(at.first, list[n-1].first), max(at.last, list[n-1].last)
+	}
+	return append(list, at)
 }
 
 // stepTimeOf predicts a program at the positions 0 and end.
