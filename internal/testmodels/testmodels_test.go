@@ -24,13 +24,17 @@ func inCache(t *testing.T) string {
 }
 
 // TestGoldensHaveWeights checks that the reference results of each model were computed from
-// its current weights, by comparing the checksums in golden.json.
+// its current weights, by comparing the checksums in golden.json. TestAltUp in internal/e2e computes the
+// logits of gemma3n_three instead.
 func TestGoldensHaveWeights(t *testing.T) {
 	names, err := tinymodels.Names(testdata)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range names {
+		if path.Base(name) == "gemma3n_three" {
+			continue
+		}
 		dir := Path(t, path.Join(testdata, name))
 		b, err := os.ReadFile(filepath.Join(dir, "golden.json"))
 		if err != nil {
