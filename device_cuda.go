@@ -18,7 +18,7 @@ func cudaDevice() *backend {
 	return &backend{
 		device: DeviceCUDA, chosen: 2,
 		open: func(o *Options) (*target, error) {
-			return newCUDA(o.Mode, cuda.Options{Modules: cudaModules(), Cache: o.CUDA.cache()})
+			return newCUDA(o.Mode, cuda.Options{Modules: cudaModules(), Cache: o.CUDA.cache(), Capability: o.CUDA.Capability})
 		},
 		status: func() DeviceStatus { return cudaStatus(cuda.Options{Modules: cudaModules()}) },
 	}

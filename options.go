@@ -107,6 +107,9 @@ type CUDAOptions struct {
 	CacheDir string
 	// NoCache assembles the kernels on every Open.
 	NoCache bool
+	// Capability makes the device treat the GPU as one of a lower compute capability, such as 70 for 7.0,
+	// 75, 80, 86 or 89, so that what older GPUs run can be tested. 0 means the GPU's own.
+	Capability int
 }
 
 // RealTimeChain bounds the time of a submission with Options.RealTime. It is below the 10 ms after

@@ -38,11 +38,15 @@ var onlyCPU = sync.OnceValue(func() bool {
 	return !slices.ContainsFunc(pianola.Devices(), func(s pianola.DeviceStatus) bool { return s.Available && s.Device != pianola.DeviceCPU })
 })
 
-// threaded returns the options with the number of threads that tests use by default.
+// threaded returns the options with the number of threads that tests use by default, and on an NVIDIA GPU with
+// the compute capability of the flag -gpu-capability.
 func threaded(o pianola.Options) pianola.Options {
 	onCPU := o.Device == pianola.DeviceCPU || o.Device == "" && onlyCPU()
 	if !exhaustive.On && onCPU && !o.RealTime {
 		o.Threads = cmp.Or(o.Threads, 1)
+	}
+	if o.Device == pianola.DeviceCUDA {
+		o.CUDA.Capability = *lowered
 	}
 	return o
 }

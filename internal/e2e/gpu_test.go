@@ -20,6 +20,7 @@ import (
 
 var (
 	gophers = flag.String("gophers", "", "a folder with additional GGUF files of gopher for the GPU tests")
+	lowered = flag.Int("gpu-capability", 0, "the compute capability of an older GPU as which the GPU tests treat the NVIDIA GPU, such as 70")
 	repeats = flag.Int("repeats", 3, "how often the GPU tests repeat a generation")
 
 	firstModel = flag.String("first-model", "testdata/gopher-q8_0.gguf", "the model whose time to first token TestGPUFirstToken measures")
@@ -116,7 +117,9 @@ func (md gpuModel) test(t *testing.T, gpu pianola.Device, modes []pianola.Mode, 
 	var logits []float32
 	var tokens []int32
 	for _, mode := range modes {
-		m, err := pianola.Open(t.Context(), testmodels.Path(t, md.path), pianola.Options{Device: gpu, Mode: mode, Table: pianola.TableOptions{Context: context}})
+		m, err := pianola.Open(t.Context(), testmodels.Path(t, md.path), pianola.Options{
+			Device: gpu, Mode: mode, Table: pianola.TableOptions{Context: context}, CUDA: pianola.CUDAOptions{Capability: *lowered},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

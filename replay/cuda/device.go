@@ -22,10 +22,13 @@ const name = "cuda"
 
 // Options are the settings of a device. Modules is required.
 type Options struct {
-	GPU     int    // ordinal of the GPU
-	Mode    string // "encode", "record" or "resident"; "" selects the fastest mode that the GPU supports
-	Library string // path of the driver library; "" selects the system's library
-	Modules *Modules
+	GPU int // ordinal of the GPU
+	// Capability makes the device treat the GPU as one of a lower compute capability, such as 70 for 7.0,
+	// so that the kernels and the limits of older GPUs can be tested. 0 means the GPU's own.
+	Capability int
+	Mode       string // "encode", "record" or "resident"; "" selects the fastest mode that the GPU supports
+	Library    string // path of the driver library; "" selects the system's library
+	Modules    *Modules
 	// Cache is a directory that keeps the code that the driver assembles from Modules, so that
 	// later processes need not assemble it again. "" keeps nothing. A directory that cannot be
 	// read or written is not an error.
@@ -86,6 +89,9 @@ func New(o Options) (*Device, error) {
 	}
 	drv, gpu, err := find(o.Library, o.GPU)
 	if err != nil {
+		return nil, err
+	}
+	if err := gpu.lower(o.Capability); err != nil {
 		return nil, err
 	}
 	if o.Modules == nil || !o.Modules.supports(gpu.capability()) {

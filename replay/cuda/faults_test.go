@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -320,5 +321,26 @@ func TestDriverErrors(t *testing.T) {
 	}
 	if _, err := New(Options{Library: drv.Path}); !errors.Is(err, ErrNoKernels) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestCapability treats a GPU as one of another compute capability.
+func TestCapability(t *testing.T) {
+	drv := fake.New(t)
+	drv.SetCapability(9, 0)
+	for capability, shared := range map[int]uint64{0: 0, 90: 0, 70: 96 << 10, 80: 163 << 10} {
+		d, err := New(Options{Library: drv.Path, Modules: fakeModules(), Capability: capability})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := d.GPU()
+		if want := cmp.Or(capability, 90); g.capability() != want || shared != 0 && g.SharedMemory > shared {
+			t.Errorf("capability %d: %d with %d bytes of threadgroup memory, want %d with at most %d", capability, g.capability(), g.SharedMemory, want, shared)
+		}
+	}
+	for _, capability := range []int{-1, 61, 100} {
+		if _, err := New(Options{Library: drv.Path, Modules: fakeModules(), Capability: capability}); err == nil || !strings.Contains(err.Error(), "cannot be treated as one of") {
+			t.Errorf("capability %d: error %v", capability, err)
+		}
 	}
 }

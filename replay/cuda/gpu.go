@@ -29,6 +29,23 @@ type GPU struct {
 // capability returns the compute capability in the form of Text.Arch.
 func (g *GPU) capability() int { return 10*g.Major + g.Minor }
 
+// sharedMemory are the bytes of threadgroup memory that a threadgroup can have on GPUs of a compute
+// capability (CUDA C++ Programming Guide, technical specifications).
+var sharedMemory = map[int]uint64{70: 96 << 10, 75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 89: 99 << 10}
+
+// lower makes g describe a GPU of a lower compute capability, unless that is 0.
+func (g *GPU) lower(capability int) error {
+	limit := sharedMemory[capability]
+	switch {
+	case capability == 0 || capability == g.capability():
+		return nil
+	case limit == 0 || capability > g.capability():
+		return fmt.Errorf("cuda: %s of compute capability %d.%d cannot be treated as one of %d.%d", g.Name, g.Major, g.Minor, capability/10, capability%10)
+	}
+	g.Major, g.Minor, g.SharedMemory = capability/10, capability%10, min(g.SharedMemory, limit)
+	return nil
+}
+
 // detail describes the GPU in one line.
 func (g *GPU) detail() string {
 	return fmt.Sprintf("compute capability %d.%d, %d multiprocessors, driver for CUDA %v", g.Major, g.Minor, g.Multiprocessors, g.Driver)
