@@ -16,7 +16,7 @@ import (
 // supported with Options.Parallel; a service refuses further requests if too many wait.
 func Example_parallel() {
 	ctx := context.Background()
-	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: pianola.DeviceCPU, Parallel: 4, Table: pianola.TableOptions{Context: 256, AllLogits: true, Hidden: true}})
+	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: pianola.DeviceCPU, Parallel: 4, Spill: pianola.SpillOptions{Memory: 64 << 20}, Table: pianola.TableOptions{Context: 256, AllLogits: true, Hidden: true}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -61,10 +61,14 @@ func TestProfileBatch(t *testing.T) {
 			if err := m.ProfileBatch(nil); err != nil {
 				t.Fatal(err)
 			}
-			for _, kind := range []string{"prefill", "head"} {
-				if joint := map[string]string{"prefill": sequence.ProgramFill, "head": sequence.ProgramHead}[kind]; runs[kind]+runs[kind+"_few"]+runs[joint] == 0 {
-					t.Errorf("no program %s in %v", kind, runs)
+			heads := 0
+			for kind, n := range runs {
+				if strings.HasSuffix(kind, "head") {
+					heads += n
 				}
+			}
+			if heads == 0 || runs["prefill"]+runs["prefill_few"]+runs[sequence.ProgramFill] == 0 {
+				t.Errorf("no head or no chunk of a prompt in %v", runs)
 			}
 			if runs["batch"]+runs["batch_sample"]+runs["batch_ranked"] == 0 {
 				t.Errorf("no program of batches in %v", runs)

@@ -20,11 +20,13 @@ func TestBatchingFaults(t *testing.T) {
 		brk               func(tab *table.Table, c *table.Cmd)
 		want              string
 	}{
-		{"another order in gemm_halves", "h200", "gopher-q8_0.gguf", down, func(_ *table.Table, c *table.Cmd) {
+		{"another order in gemm_halves", "h200", "gopher-q8_0.gguf", down, func(tab *table.Table, _ *table.Cmd) {
+			// Decode has gemm_few.
+			c := &tab.Cmds[slices.IndexFunc(tab.Cmds, func(c table.Cmd) bool { return c.Kernel == kernels.GEMMHalves })]
 			p := kernels.GEMMHalvesParamsOf(c)
 			p.Spread = 1
 			p.Put(c)
-		}, "because spread == 0 does not hold"},
+		}, "spread == 0 does not hold"},
 		{"another constant", "h200", "tiny/qwen3", attn, func(tab *table.Table, c *table.Cmd) {
 			tab.Specs = append(tab.Specs, tab.Specs[c.Spec])
 			c.Spec = uint16(len(tab.Specs) - 1)

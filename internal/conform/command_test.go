@@ -102,7 +102,9 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 	t.Programs = []table.Program{{Name: table.ProgramDecode, Count: 1, MaxRows: max(64, c.second.rows), Flags: flags}}
 	if len(c.rows) > 0 {
 		t.Programs[0].MaxRows, t.Programs[0].Flags = uint32(len(c.rows)), flags|table.FlagBatch
-		t.Slots[1].Size *= uint64(len(c.rows)) // the logits
+		if k.Step {
+			t.Slots[1].Size *= uint64(len(c.rows)) // the logits
+		}
 	}
 	if c.moves() {
 		t.Programs[0] = table.Program{Name: table.ProgramVerify, Count: 1, MaxRows: max(c.step.Rows, c.second.rows), Flags: flags | table.FlagAdvances}
