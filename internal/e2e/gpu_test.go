@@ -73,8 +73,11 @@ func gpuModels(t *testing.T) (models []gpuModel) {
 			if !exists(g) {
 				continue // tests with an oracle have the model
 			}
-			if filepath.Base(d) == "qwen3_next" {
+			switch filepath.Base(d) {
+			case "qwen3_next":
 				limit = 6e-3 // 5.2e-3 of a prompt of 7 tokens; TestGPUExact has it with 2e-3
+			case "cohere_qknorm_deep":
+				limit = 8e-3 // 2.7e-3 from the reference, but 6.2e-3 from the CPU after 64 layers
 			}
 			add(d, g, limit)
 			if gguf := filepath.Join(d, "model.gguf"); exists(testmodels.Path(t, gguf)) {
