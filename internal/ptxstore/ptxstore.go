@@ -160,24 +160,45 @@ func (s *Store) entry(name string) (*entry, error) {
 	return &s.index[i], nil
 }
 
+// body returns the body of a text, compressed and not.
+func (s *Store) body(e *entry) (packed, body []byte, err error) {
+	if packed, err = fs.ReadFile(s.dir, path.Clean(e.Body)); err != nil {
+		return nil, nil, fmt.Errorf("ptxstore: %w", err)
+	}
+	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxText))
+	if err != nil {
+		return nil, nil, fmt.Errorf("ptxstore: %w", err)
+	}
+	defer r.Close()
+	if body, err = r.DecodeAll(packed, nil); err != nil {
+		return nil, nil, fmt.Errorf("ptxstore: %s: %w", e.Body, err)
+	}
+	return packed, body, nil
+}
+
+// Packed returns the compressed bodies by the hashes of the bodies, so that a body that has not changed
+// need not be compressed again.
+func (s *Store) Packed() (map[[sha256.Size]byte][]byte, error) {
+	all := map[[sha256.Size]byte][]byte{}
+	for i := range s.index {
+		packed, body, err := s.body(&s.index[i])
+		if err != nil {
+			return nil, err
+		}
+		all[sha256.Sum256(body)] = packed
+	}
+	return all, nil
+}
+
 // Text returns a text exactly as [Pack] received it.
 func (s *Store) Text(name string) ([]byte, error) {
 	e, err := s.entry(name)
 	if err != nil {
 		return nil, err
 	}
-	packed, err := fs.ReadFile(s.dir, path.Clean(e.Body))
+	_, body, err := s.body(e)
 	if err != nil {
-		return nil, fmt.Errorf("ptxstore: %w", err)
-	}
-	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxText))
-	if err != nil {
-		return nil, fmt.Errorf("ptxstore: %w", err)
-	}
-	defer r.Close()
-	body, err := r.DecodeAll(packed, nil)
-	if err != nil {
-		return nil, fmt.Errorf("ptxstore: %s: %w", e.Body, err)
+		return nil, err
 	}
 	for directive, value := range map[string]string{string(versionLine): e.Version, string(targetLine): e.Target} {
 		at := bytes.Index(body, []byte(directive))

@@ -1,6 +1,7 @@
 package ptxstore
 
 import (
+	"crypto/sha256"
 	"errors"
 	"io/fs"
 	"maps"
@@ -58,6 +59,20 @@ func TestPack(t *testing.T) {
 	}
 	if len(hashes) != len(texts) {
 		t.Errorf("%d hashes of %d texts", len(hashes), len(texts))
+	}
+	packed, err := s.Packed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Pack(texts, func(body []byte) ([]byte, error) {
+		b, ok := packed[sha256.Sum256(body)]
+		if !ok {
+			return nil, errors.New("the body is not in the store")
+		}
+		return b, nil
+	})
+	if err != nil || !maps.EqualFunc(again, files, slices.Equal) {
+		t.Errorf("packed again, %d files are not the same: %v", len(again), err)
 	}
 	if _, err := s.Describe("c.sm_80"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a text that does not exist: %v", err)

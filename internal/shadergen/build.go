@@ -344,7 +344,7 @@ func (p *project) stale(outputs []output) []string {
 
 // write writes the outputs. The PTX texts replace the whole content of their folder.
 func (p *project) write(outputs []output) error {
-	files, err := ptxstore.Pack(ptxTexts(outputs), p.compress)
+	files, err := ptxstore.Pack(ptxTexts(outputs), p.compressor())
 	if err != nil {
 		return err
 	}
