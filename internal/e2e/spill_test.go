@@ -16,12 +16,11 @@ func spillPrompt(n int) string {
 	return strings.Repeat(fmt.Sprintf("%d func f%d() { return %d }\n", n, 7*n+1, n*n), 160)
 }
 
-// spillModel opens gopher with pages for little more than one prompt.
-func spillModel(t testing.TB, o pianola.SpillOptions) *pianola.Model {
+// spillModel opens a model with pages for little more than one prompt of gopher.
+func spillModel(t testing.TB, o pianola.Options, path string) *pianola.Model {
 	t.Helper()
-	m, err := pianola.Open(context.Background(), "testdata/gopher-q8_0.gguf", pianola.Options{
-		Device: pianola.DeviceCPU, Threads: 2, Parallel: 4, Spill: o, Table: pianola.TableOptions{Context: 2048, Pages: 40},
-	})
+	o.Parallel, o.Table = 4, pianola.TableOptions{Context: 2048, Pages: 40}
+	m, err := pianola.Open(context.Background(), path, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +74,7 @@ func TestSpill(t *testing.T) {
 		"none": {}, "memory": {Memory: 256 << 20}, "file": {Memory: 8 << 20, Dir: t.TempDir(), File: 256 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := spillModel(t, o)
+			m := spillModel(t, pianola.Options{Device: pianola.DeviceCPU, Threads: 2, Spill: o}, "testdata/gopher-q8_0.gguf")
 			first, ids, st := evicted(t, m, func() { settled(m) })
 			if !slices.Equal(first, ids) {
 				t.Errorf("%v, want %v", ids, first)
@@ -114,7 +113,7 @@ func BenchmarkSpill(b *testing.B) {
 		o    pianola.SpillOptions
 	}{{"prefilled", pianola.SpillOptions{}}, {"memory", pianola.SpillOptions{Memory: 256 << 20}}, {"file", pianola.SpillOptions{Memory: 8 << 20, Dir: b.TempDir(), File: 256 << 20}}} {
 		b.Run(c.name, func(b *testing.B) {
-			m := spillModel(b, c.o)
+			m := spillModel(b, pianola.Options{Device: pianola.DeviceCPU, Threads: 2, Spill: c.o}, "testdata/gopher-q8_0.gguf")
 			var sum time.Duration
 			restored := 0
 			for b.Loop() {
