@@ -43,6 +43,13 @@ var h200 = curve{
 	prefill: []point{{8, 5.2}, {32, 5.5}, {128, 7.5}, {512, 17}},
 }
 
+// quantised are the times of llama-3.1-8b Q4_0 on one H100 (docs/BENCHMARKS.md, 2026-11-26), roughly: with more
+// than 64 rows, the products expand the weights.
+var quantised = curve{
+	decode:  []point{{1, 3.15}, {8, 3.55}, {32, 5.44}, {64, 8}, {65, 12}, {256, 18.9}, {512, 30}},
+	prefill: []point{{8, 3.7}, {32, 5.13}, {128, 8.75}, {512, 20}},
+}
+
 // served is a simulated closed loop: each client sends its next request when its last one has ended.
 type served struct {
 	clients, prompt, tokens, requests int
@@ -160,6 +167,24 @@ func TestServedLoad(t *testing.T) {
 			if r.first50() > load.first50 || r.inter99() > load.inter99 {
 				t.Errorf("%d clients: first token %v, between tokens %v; want %v and %v", l.clients, r.first50(), r.inter99(), load.first50, load.inter99)
 			}
+		}
+	}
+}
+
+// TestServedLoadQuantised simulates a model for which the share of a step would permit only passes that compute few
+// rows a second: prompts would take the places of rows that decode for so long that 50 clients had 3,859 tok/s
+// and a first token after 985 ms, and 200 clients 3,916 tok/s and 8.6 s.
+func TestServedLoadQuantised(t *testing.T) {
+	for _, c := range []struct {
+		clients int
+		rate    float64
+		first   time.Duration
+	}{{50, 4800, 100 * time.Millisecond}, {200, 7400, 100 * time.Millisecond}} {
+		l := served{clients: c.clients, prompt: 200, tokens: 200, requests: 10 * c.clients, bound: 50 * time.Millisecond, trip: 30 * time.Microsecond, joint: 512, brief: true}
+		r := l.run(t, quantised)
+		t.Logf("%d clients: %.0f tok/s; first token p50 %v; between tokens p50 %v p99 %v", c.clients, r.rate, r.first50(), quantile(r.inter, 50), r.inter99())
+		if r.rate < c.rate || r.first50() > c.first {
+			t.Errorf("%d clients: %.0f tok/s, first token %v, want %.0f and %v", c.clients, r.rate, r.first50(), c.rate, c.first)
 		}
 	}
 }

@@ -464,6 +464,7 @@ func (s *Scheduler) joint(prompts []*Request, step *Step, limit time.Duration) (
 		chunks := s.divide(prompts, n)
 		return chunks, s.together(rows, chunks)
 	}
+	limit = max(limit, s.efficient(prompts, step, most))
 	// The time grows with the rows.
 	n := sort.Search(max(0, most)/LeastChunk, func(i int) bool { _, d := take((i + 1) * LeastChunk); return d > limit }) * LeastChunk
 	if chunks, all = take(most); len(chunks) > 0 && all <= limit {
@@ -476,6 +477,32 @@ func (s *Scheduler) joint(prompts []*Request, step *Step, limit time.Duration) (
 		return chunks[:1], s.together(rows, chunks[:1])
 	}
 	return nil, 0
+}
+
+// efficient returns the time of the smallest pass of a step's rows with up to most rows of prompts that computes
+// at least three quarters as many rows a second as the best one within the bound. A pass that is shorter
+// because of the share would keep places from rows that decode for longer than it saves them.
+func (s *Scheduler) efficient(prompts []*Request, step *Step, most int) time.Duration {
+	rows := step.requests()
+	var times [32]time.Duration
+	var rates [32]float64
+	tried, best := 0, 0.0
+	for n := LeastChunk; n <= most && tried < len(times); n *= 2 {
+		chunks := s.divide(prompts, n)
+		d := s.together(rows, chunks)
+		if d > step.Bound {
+			break
+		}
+		times[tried], rates[tried] = d, float64(len(rows)+rowsOf(chunks))/float64(d)
+		best = max(best, rates[tried])
+		tried++
+	}
+	for i := range tried {
+		if rates[i] >= 0.75*best {
+			return times[i]
+		}
+	}
+	return 0
 }
 
 // divide divides n rows among the first prompts, in the order of ranks.

@@ -20,7 +20,8 @@
 //
 // Rows that decode come first in a submission. Chunks of prompts are computed behind them, or in one pass
 // with them, in which each row chooses one token. Prompts get what is left of the token budget and of the
-// bound, and while rows decode no more time than Config.Share allows. If a submission had no room for
+// bound, and while rows decode no more time than Config.Share allows, or than the smallest pass takes that
+// computes nearly as many rows a second as any within the bound. If a submission had no room for
 // any prompt, the next one is for prompts alone. So a row that decodes waits for at most one submission
 // of prompts between two of its tokens, and a prompt for at most one submission without prompts.
 //
@@ -97,7 +98,8 @@ type Config struct {
 	// Age is the time of waiting that a level of priority is worth; 0 means DefaultAge.
 	Age time.Duration
 	// Share bounds the predicted time of the prompts in a submission with decoding rows, as a
-	// multiple of the time of the rows; 0 means 1.
+	// multiple of the time of the rows; 0 means 1. A joint pass may take longer if it computes many rows
+	// a second.
 	Share float64
 }
 
