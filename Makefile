@@ -128,7 +128,7 @@ test:
 
 # The packages with exhaustive tests; those of softmetal run there. Tests that do not depend on the tag
 # are those of make test.
-EXHAUSTIVE = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | grep internal/exhaustive | cut -d' ' -f1)
+EXHAUSTIVE = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/ .*internal\/exhaustive/ { print $$1 }' | grep -v internal/exhaustive)
 exhaustive:
 	tests=$$(go run ./internal/exhaustive/cmd $(EXHAUSTIVE)) && \
 	CGO_ENABLED=0 go test -timeout 40m -tags exhaustive -run "$$tests" ./internal/conform $(EXHAUSTIVE)
