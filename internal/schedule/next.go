@@ -388,6 +388,9 @@ func (s *Scheduler) makeRoom(r *Request, step *Step, extend func() error) bool {
 // in one pass, whichever computes more rows of prompts in the time that it adds.
 func (s *Scheduler) chunks(prompts []*Request, step *Step) {
 	prompts = slices.DeleteFunc(slices.Clone(prompts), func(r *Request) bool { return r.state != running }) // set back
+	if len(prompts) == 0 {
+		return
+	}
 	spent, _ := s.predict(step)
 	limit := step.Bound
 	if len(step.Decode) > 0 {
