@@ -166,6 +166,39 @@ var (
 	recordToo  = []string{"Stop", "Taps", "Allocations", "CancelledPrompt", "Profile", "SpeculateLogits", "CloseModel"}
 )
 
+// TestMetalSpeculatePieces speculates on a GPU so slow that a replay of verify takes several command buffers.
+// The tokens must be those of decoding.
+func TestMetalSpeculatePieces(t *testing.T) {
+	if err := soft.Start(".."); err != nil {
+		t.Fatal(err)
+	}
+	k, err := kernels.Embedded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := metal.New(metal.Options{Mode: "record", Kernels: k})
+	if err != nil {
+		t.Fatal(err)
+	}
+	soft.SetClock(&soft.Clock{Price: func(*soft.Command) float64 { return 1e-6 }, Watchdog: 60})
+	t.Cleanup(func() { soft.SetClock(nil) })
+	m := loadedOn(t, quicker{dev}, "m4-pro", "../variants/qwen3_5_equal", 48, compiler.Options{Draft: 3, Context: 128})
+	ids := prompt(70)
+	want := generate(t, session(t, m, replay.SessionOptions{Chain: 16}), ids, 24)
+	follow := slices.Concat(want, ids)
+	for i := 9; i < len(follow); i += 7 {
+		follow[i] ^= 1 // a wrong draft
+	}
+	soft.SetClock(&soft.Clock{Price: func(*soft.Command) float64 { return 8e-3 }, Watchdog: 60})
+	for _, chain := range []int{5, 4, 7} { // the first one makes the pace of verify known
+		s := speculating(t, m, replay.SessionOptions{Chain: chain}, ids, follow)
+		checkMore(t, "speculation in pieces", s, want[0], want)
+		if st := s.Stats(); st.Accepted == 0 || st.Accepted == st.Drafted {
+			t.Errorf("chains of %d: accepted %d of %d", chain, st.Accepted, st.Drafted)
+		}
+	}
+}
+
 // quicker is a device that reduces the work of tables for the emulator.
 type quicker struct{ replay.Device }
 

@@ -178,7 +178,9 @@ func (e *executor) ended(j *job) {
 // over reports whether no more of a job is to be encoded.
 func over(j *job) bool { return j.Cancelled() || j.Session.progress.cut.Load() }
 
-// encode submits a job's runs to the GPU, in command buffers of bounded duration.
+// encode submits a job's runs to the GPU, in command buffers of bounded duration. A run of a program that
+// advances the step itself may end before its last replay: a replay that takes longer than a command buffer
+// may is encoded in pieces, which need the position, and the host knows only that of the first replay.
 func (e *executor) encode(j *job) error {
 	sub, s := j.Submission, j.Session
 	var step table.Step
@@ -205,6 +207,7 @@ func (e *executor) encode(j *job) error {
 		}
 		step := e.stepOf(r)
 		placed = placed && i == 0
+		advances := e.d.table.Programs[r.Program].Flags.Has(table.FlagAdvances)
 		for from, done := uint32(0), 0; from < r.Count; { // done commands of token from are encoded
 			if f == nil {
 				f = <-e.free
@@ -221,6 +224,10 @@ func (e *executor) encode(j *job) error {
 				}
 				f = nil
 				continue
+			}
+			if advances && from > 0 && (take.tokens == 0 || !placed) {
+				// The step after a replay is known to the device alone, and only a recording takes it from there.
+				return e.commit(f)
 			}
 			e.add(f, i, r.Program, from, take, &step, placed)
 			placed = take.tokens > 0
