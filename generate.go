@@ -37,8 +37,8 @@ type GenerateOptions struct {
 	MaxTokens int
 	// Sampling selects how tokens are chosen. The zero value is greedy.
 	Sampling Sampling
-	// Speculate enables speculative decoding, which requires TableOptions.Draft and greedy
-	// sampling. If the last tokens occurred earlier in the context, the tokens that followed
+	// Speculate enables speculative decoding, which requires greedy sampling, and TableOptions.Draft
+	// unless Options.Parallel is set. If the last tokens occurred earlier in the context, the tokens that followed
 	// them there are the draft, and the model verifies it in one pass. The output does not
 	// change; repetitive text is faster.
 	Speculate bool

@@ -280,7 +280,7 @@ func (s *state) planSlots(stages []uint32) error {
 	if s.pool != nil {
 		each, step = uint64(s.pool.Sequences), s.pool.Size()
 	}
-	logitsRows := max(int(h.LogitsRows), 1+s.in.Options.Draft, s.batchRows())
+	logitsRows := max(int(h.LogitsRows), 1+s.in.Options.Draft, s.chosenRows())
 	s.tokens = s.slot("tokens", table.SlotTokens, table.ScopeSession, each*(ctx+1)*4)
 	s.logits = s.slot("logits", table.SlotLogits, table.ScopeSession, uint64(logitsRows)*uint64(vocab)*4)
 	s.logits.width, s.logits.rows = vocab, logitsRows

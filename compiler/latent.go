@@ -79,7 +79,7 @@ func (s *state) allHeads() *weight {
 	if have, ok := s.byName[name]; ok {
 		return have
 	}
-	rows := max(int(s.t.Header.Chunk), s.draftRows(), s.batchRows())
+	rows := max(int(s.t.Header.Chunk), s.draftRows(), s.chosenRows())
 	var data []byte
 	for range rows {
 		for h := range s.cfg.Heads {

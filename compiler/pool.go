@@ -7,6 +7,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/recurrent"
 	"github.com/pianola-engine/pianola/internal/sequence"
+	"github.com/pianola-engine/pianola/internal/speculate"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -36,7 +37,7 @@ func (s *state) planPool() error {
 		return nil
 	}
 	if o.Draft > 0 {
-		return &poolError{"drafts are not supported yet"}
+		return &poolError{"it verifies drafts without the program verify"}
 	}
 	o.Batching = true
 	l := sequence.Layout{Sequences: o.Sequences, Pages: o.Pages, Table: ceil(o.Context, sequence.PagePositions)}
@@ -145,7 +146,7 @@ func (s *state) tablesOf(k poolKind) uint32 { return uint32(s.pool.TablesAt(s.ki
 
 // batches adds the programs that decode a batch, for each class of rows.
 func (s *state) batches() error {
-	return s.eachChoice([3]string{sequence.ProgramBatch, sequence.ProgramSample, sequence.ProgramRanked}, 0, func(p *program, choose func(p *program)) error {
+	return s.eachChoice(s.batchClasses(), [3]string{sequence.ProgramBatch, sequence.ProgramSample, sequence.ProgramRanked}, 0, func(p *program, choose func(p *program)) error {
 		x, err := s.body(p)
 		if err != nil {
 			return err
@@ -154,12 +155,12 @@ func (s *state) batches() error {
 	})
 }
 
-// eachChoice adds a program for each class of rows and for each way of choosing tokens that the table has, and
+// eachChoice adds a program for each of the classes of rows and for each way of choosing tokens that the table has, and
 // calls emit to emit its nodes. names are the names of the programs that choose by argmax, sample, and store
 // log-probabilities.
-func (s *state) eachChoice(names [3]string, flags table.Flags, emit func(p *program, choose func(p *program)) error) error {
+func (s *state) eachChoice(classes []int, names [3]string, flags table.Flags, emit func(p *program, choose func(p *program)) error) error {
 	flags |= table.FlagChooses | table.FlagBatch
-	for _, rows := range s.batchClasses() {
+	for _, rows := range classes {
 		for i, c := range []struct {
 			flags  table.Flags
 			choose func(p *program)
@@ -191,9 +192,36 @@ func (s *state) fills(x *value) error {
 			return err
 		}
 	}
-	return s.eachChoice([3]string{sequence.ProgramHead, sequence.ProgramSampleHead, sequence.ProgramRankedHead}, table.FlagReadsRow, func(p *program, choose func(p *program)) error {
+	return s.eachChoice(s.headClasses(), [3]string{sequence.ProgramHead, sequence.ProgramSampleHead, sequence.ProgramRankedHead}, table.FlagReadsRow, func(p *program, choose func(p *program)) error {
 		return s.head(p, x, true, choose)
 	})
+}
+
+// mostHeads bounds the rows that a joint pass chooses tokens for because of drafts, and so the memory of logits.
+const mostHeads = 64
+
+// headClasses returns the numbers of rows of which joint passes choose tokens, in ascending order: those of the
+// batches, and more if there are few sequences, because each token of a draft is a row.
+func (s *state) headClasses() (classes []int) {
+	if len(s.fillClasses()) == 0 {
+		return nil
+	}
+	most := max(s.batchRows(), min(mostHeads, (1+speculate.JointMost)*s.in.Options.Sequences, s.chunk()))
+	for _, n := range s.in.Chip.BatchRows {
+		classes = append(classes, min(n, most))
+		if n >= most {
+			break
+		}
+	}
+	return classes
+}
+
+// chosenRows returns the largest number of rows of which a program of a pooled table chooses tokens, or 0.
+func (s *state) chosenRows() int {
+	if s.pool == nil {
+		return 0
+	}
+	return slices.Max(append(s.headClasses(), s.batchRows()))
 }
 
 // argmaxRows emits the choice of the most probable token of each row.

@@ -154,7 +154,7 @@ func TestParallelFaults(t *testing.T) {
 	var scripts []*script
 	var wants [][]result
 	for range 6 {
-		sc := randomScript(r, 512)
+		sc := randomScript(r, 512, false)
 		want, err := sc.play(t.Context(), session(t, reference, replay.SessionOptions{}), nil)
 		if err != nil {
 			t.Fatal(err)

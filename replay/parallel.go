@@ -41,7 +41,7 @@ func (e *ParallelError) Error() string {
 
 // What a model for many sequences does not support. docs/PARALLEL.md lists it in the same words.
 const (
-	noSpeculation = "speculative decoding"
+	noSpeculation = "speculative decoding of layers with recurrent state"
 	noTap         = "a tap"
 	noKV          = "reading the KV cache"
 	noProfile     = "profiling a session"
@@ -62,6 +62,7 @@ func (s *Session) single(what string) error {
 type parallel struct {
 	c      *batch.Context
 	choice *choice
+	drafts bool // SetSpeculation
 
 	st     *batch.Stream // of the request in progress, which goes on between calls of Chain
 	known  int           // tokens of the context that its caller did not give with the prompt
@@ -140,7 +141,7 @@ func (m *Model) startEngine(l sequence.Layout, o LoadOptions) error {
 	if m.engine, err = batch.New(batch.Options{
 		Device: p, Kinds: p.kinds, Guess: !predicts, Ahead: ahead, Spill: m.spill,
 		Schedule: schedule.Config{
-			Cost: jointCost(cost), Joint: p.joint(), Sequences: min(l.Sequences, most), Context: int(m.t.Header.Context), Chunk: int(m.t.Header.Chunk),
+			Cost: jointCost(cost), Joint: p.joint(), Heads: p.mostHeads(), Sequences: min(l.Sequences, most), Context: int(m.t.Header.Context), Chunk: int(m.t.Header.Chunk),
 			Queue: queue, Chain: sampler.RankEntries,
 		},
 	}); err != nil && m.spill != nil {
@@ -195,7 +196,7 @@ func (s *Session) parallelError(err error) error {
 func (s *Session) ask(ids []int32) batch.Ask {
 	return batch.Ask{
 		Tokens: ids, Bound: s.o.ChainTime, Priority: s.o.Priority + s.request.Priority, Within: s.request.Within,
-		Caching: s.caching(), Settings: s.par.choice,
+		Caching: s.caching(), Settings: s.par.choice, Speculate: s.par.drafts && !s.par.choice.drawn,
 	}
 }
 
@@ -269,6 +270,8 @@ func (s *Session) endParallel(n int) {
 		c.Prefilled += f.Filled
 		c.Reused += max(0, f.Hit-p.known)
 		c.Restored += f.Restored
+		c.Drafted += f.Drafted
+		c.Accepted += f.Accepted
 	})
 }
 
@@ -332,6 +335,9 @@ func (s *Session) replace(tokens []int32, n int, pending bool) error {
 // called, so that it does not leave the batch between two calls.
 func (s *Session) chainParallel(ctx context.Context, limit int) (tokens []int32, stopped bool, err error) {
 	p := s.par
+	if p.drafts && p.choice.drawn {
+		return nil, false, ErrSpeculateSampled
+	}
 	if err := s.makeRoomParallel(1); err != nil {
 		return nil, false, err
 	}
@@ -375,9 +381,10 @@ func (s *Session) setNextParallel(id int32) error {
 }
 
 // setChoice selects how the tokens of the following requests are chosen.
-func (s *Session) setChoice(sampled bool, ranked int, settings []byte) {
-	s.par.choice = &choice{ranked: ranked, sampled: sampled, sampler: slices.Clone(settings), stops: s.par.choice.stops}
-	s.sampled, s.ranked = sampled, ranked
+func (s *Session) setChoice(c *choice) {
+	c.stops = s.par.choice.stops
+	s.par.choice = c
+	s.sampled, s.ranked = c.sampled, c.ranked
 }
 
 // forkParallel implements Fork.
@@ -391,7 +398,7 @@ func (s *Session) forkParallel() (*Session, error) {
 		return nil, err
 	}
 	f.setPlace(s.place)
-	f.par.choice = s.par.choice
+	f.par.choice, f.par.drafts = s.par.choice, s.par.drafts
 	return f, nil
 }
 

@@ -29,7 +29,7 @@ func TestProfileBatch(t *testing.T) {
 			var wants [][]result
 			r := rand.New(rand.NewPCG(3, 18))
 			for range 5 {
-				sc := randomScript(r, 512)
+				sc := randomScript(r, 512, false)
 				want, err := sc.play(t.Context(), session(t, m, replay.SessionOptions{}), nil)
 				if err != nil {
 					t.Fatal(err)

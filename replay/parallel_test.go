@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,6 +61,7 @@ type scriptPart struct {
 	n        int
 	sampling replay.Sampling
 	whole    bool // Reprompt
+	drafts   bool // speculate, in a model for many sequences
 }
 
 // result is a token with the log-probability that the model gave it.
@@ -96,7 +98,7 @@ func (sc *script) play(ctx context.Context, s *replay.Session, r *rand.Rand) (al
 }
 
 func (p *scriptPart) play(ctx context.Context, s *replay.Session, r *rand.Rand) (all []result, err error) {
-	if err := s.SetSampling(p.sampling); err != nil {
+	if err := errors.Join(s.SetSampling(p.sampling), s.SetSpeculation(p.drafts && r != nil)); err != nil {
 		return nil, err
 	}
 	add := func(ids []int32) error {
@@ -148,7 +150,7 @@ func (p *scriptPart) play(ctx context.Context, s *replay.Session, r *rand.Rand) 
 }
 
 // randomScript returns a script with prompts that often begin like others.
-func randomScript(r *rand.Rand, vocab int) *script {
+func randomScript(r *rand.Rand, vocab int, speculate bool) *script {
 	ids := func(n int) []int32 {
 		list := make([]int32, n)
 		same := r.IntN(2) == 0
@@ -169,6 +171,9 @@ func randomScript(r *rand.Rand, vocab int) *script {
 			p.sampling = replay.Sampling{Temperature: 1, RepeatPenalty: 1.2, Seed: 3, LogProbs: 2, LogitBias: map[int32]float64{5: 3}}
 		case 2:
 			p.sampling = replay.Sampling{LogProbs: 1}
+		}
+		if p.drafts = speculate && p.sampling.Greedy() && r.IntN(2) == 0; p.drafts {
+			p.n *= 4
 		}
 		sc.parts = append(sc.parts, p)
 	}
@@ -226,7 +231,7 @@ func testInvariance(t *testing.T, n int, o compiler.Options, open func(o compile
 	r := rand.New(rand.NewPCG(5, 6))
 	var all sync.WaitGroup
 	for i := range n {
-		sc := randomScript(r, int(m.Table().Header.Vocab))
+		sc := randomScript(r, int(m.Table().Header.Vocab), speculates(t, m))
 		want, err := sc.play(t.Context(), session(t, reference, replay.SessionOptions{}), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -251,6 +256,118 @@ func testInvariance(t *testing.T, n int, o compiler.Options, open func(o compile
 	}
 }
 
+// speculates reports whether sessions of a model for many sequences can speculate.
+func speculates(t testing.TB, m *replay.Model) bool {
+	t.Helper()
+	var refused *replay.ParallelError
+	err := session(t, m, replay.SessionOptions{}).SetSpeculation(true)
+	if err != nil && !errors.As(err, &refused) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// TestParallelSpeculate speculates in several sessions of a model for many sequences, beside others that sample.
+// Each gets the tokens and log-probabilities that it gets alone without speculation, in fewer submissions if
+// its text repeats itself, and ends with a stop id inside a draft.
+func TestParallelSpeculate(t *testing.T) {
+	for _, name := range []string{"gemma3_text", "phi3", "../variants/mistral_w7"} {
+		t.Run(name, func(t *testing.T) {
+			o := compiler.Options{Context: 256, LogProbs: true, Batching: true}
+			alone := loadedOnThreads(t, 2, name, 48, o)
+			o.Sequences, o.Pages = 6, 20
+			dev, err := cpu.New(cpu.Options{Threads: 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			testParallelSpeculate(t, alone, parallelOn(t, steady{dev}, "cpu", name, o, replay.LoadOptions{Cost: steady{}}))
+		})
+	}
+}
+
+// steady is a device whose submissions all take the same time, and the prediction of that.
+type steady struct{ replay.Device }
+
+// Wait implements replay.Device.
+func (s steady) Wait(t replay.Ticket) (replay.Result, error) {
+	r, err := s.Device.Wait(t)
+	r.Elapsed = time.Second
+	return r, err
+}
+
+// Decode implements replay.Cost.
+func (steady) Decode(rows, depth int) time.Duration { return time.Second }
+
+// Prefill implements replay.Cost.
+func (steady) Prefill(position, rows int) time.Duration { return time.Second }
+
+// testParallelSpeculate implements TestParallelSpeculate with a model for one sequence and one for many.
+func testParallelSpeculate(t *testing.T, alone, m *replay.Model) {
+	var all sync.WaitGroup
+	var drafted, accepted atomic.Int64
+	for i := range 9 {
+		ids := prompt(12 + i)
+		for len(ids) < 60 {
+			ids = append(ids, ids[:12+i]...)
+		}
+		sampling := replay.Sampling{LogProbs: i % 2}
+		if i%3 == 2 {
+			sampling = replay.Sampling{Temperature: 0.9, Seed: uint64(i)}
+		}
+		p := scriptPart{sampling: sampling, ids: ids, n: 150}
+		want, err := p.play(t.Context(), session(t, alone, replay.SessionOptions{}), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.drafts = sampling.Greedy()
+		all.Go(func() {
+			s := session(t, m, replay.SessionOptions{ChainTime: 10 * time.Second})
+			var got []result
+			err := s.Hold(func(s *replay.Session) (err error) {
+				got, err = p.play(t.Context(), s, rand.New(rand.NewPCG(uint64(i), 7)))
+				return err
+			})
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("session %d: %v\n%v, want\n%v", i, err, got, want)
+			}
+			drafted.Add(int64(s.Stats().Drafted))
+			accepted.Add(int64(s.Stats().Accepted))
+			if p.drafts {
+				checkStop(t, m, ids, want)
+			}
+		})
+	}
+	all.Wait()
+	if d, a := drafted.Load(), accepted.Load(); a == 0 || a == d {
+		t.Errorf("accepted %d of %d drafted tokens", a, d)
+	}
+	if o := m.Occupancy(); o.Running+o.Waiting > 0 {
+		t.Errorf("after all sessions: %+v", o)
+	}
+}
+
+// checkStop speculates in a session with one of the tokens of want, which follow ids, as a stop id. The session
+// must end with that token.
+func checkStop(t *testing.T, m *replay.Model, ids []int32, want []result) {
+	stop := want[len(want)*2/3].id
+	s := session(t, m, replay.SessionOptions{StopIDs: []int32{stop}, ChainTime: 10 * time.Second})
+	if err := s.SetSpeculation(true); err != nil {
+		t.Error(err)
+		return
+	}
+	next, stopped, err := s.Prompt(t.Context(), ids)
+	got := []int32{next}
+	for err == nil && !stopped {
+		var some []int32
+		some, stopped, err = s.Chain(t.Context(), len(want))
+		got = append(got, some...)
+	}
+	n := 1 + slices.IndexFunc(want, func(r result) bool { return r.id == stop })
+	if err != nil || len(got) != n || !slices.EqualFunc(got, want[:n], func(id int32, r result) bool { return id == r.id }) {
+		t.Errorf("with the stop id %d: %v\n%v, want\n%v", stop, err, got, want[:n])
+	}
+}
+
 // TestParallelRefused checks that what a model for many sequences does not support is refused by name.
 func TestParallelRefused(t *testing.T) {
 	m := parallelModel(t, "llama", compiler.Options{Context: 128, Sequences: 2}, replay.LoadOptions{})
@@ -272,8 +389,9 @@ func TestParallelRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	recurrent := session(t, parallelModel(t, "../variants/lfm2", compiler.Options{Context: 128, Sequences: 2}, replay.LoadOptions{}), replay.SessionOptions{})
 	for i, err := range []error{
-		s.SetSpeculation(true),
+		recurrent.SetSpeculation(true),
 		s.SetTap(&replay.Tap{}), s.Profile(t.Context(), nil), s.ProfilePrompt(t.Context(), nil, nil, nil), dry, kv,
 	} {
 		var e *replay.ParallelError
@@ -281,7 +399,7 @@ func TestParallelRefused(t *testing.T) {
 			t.Errorf("call %d: %v, which docs/PARALLEL.md does not list", i, err)
 		}
 	}
-	if err := errors.Join(s.SetSpeculation(false), s.SetTap(nil)); err != nil {
+	if err := errors.Join(recurrent.SetSpeculation(false), s.SetSpeculation(true), s.SetTap(nil)); err != nil {
 		t.Error(err)
 	}
 }

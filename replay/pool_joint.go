@@ -1,8 +1,8 @@
 package replay
 
 import (
+	"encoding/binary"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/pianola-engine/pianola/internal/batch"
@@ -13,7 +13,7 @@ import (
 
 // joint returns the largest number of rows of a joint pass, or 0 if the table has no programs for it.
 func (p *pool) joint() int {
-	if len(p.fill) == 0 || len(p.heads[0]) == 0 || p.heads[0][len(p.heads[0])-1].rows < p.batch[0][len(p.batch[0])-1].rows {
+	if len(p.fill) == 0 || p.mostHeads() < p.batch[0][len(p.batch[0])-1].rows {
 		return 0
 	}
 	largest := p.fill[len(p.fill)-1]
@@ -25,8 +25,18 @@ func (p *pool) joint() int {
 	return largest.rows
 }
 
-// together executes a joint pass: one program computes the rows and the positions of the chunks, each position
-// as a row of its sequence, and another one chooses the tokens that follow the rows and the ends of prompts.
+// mostHeads returns the largest number of rows of a joint pass that choose tokens, or 0 if the table has no
+// programs for it.
+func (p *pool) mostHeads() int {
+	if len(p.heads[0]) == 0 {
+		return 0
+	}
+	return p.heads[0][len(p.heads[0])-1].rows
+}
+
+// together executes a joint pass: one program computes the rows, the tokens of their drafts and the positions of
+// the chunks, each position as a row of its sequence, and another one chooses the tokens that follow the rows,
+// the tokens of drafts and the ends of prompts.
 // Their records are the first.
 func (p *pool) together(s *batch.Submission) error {
 	results := s.Results[len(s.Rows):]
@@ -35,7 +45,8 @@ func (p *pool) together(s *batch.Submission) error {
 		return nil
 	}
 	var ends []int // chunks with the end of a prompt
-	rows := slices.Clone(s.Rows)
+	rows := p.drafted(s.Rows)
+	decoding := len(rows)
 	for i := range s.Chunks {
 		if c := &s.Chunks[i]; c.Last {
 			ends = append(ends, i)
@@ -80,17 +91,55 @@ func (p *pool) together(s *batch.Submission) error {
 	}
 	if p.halt.Load() {
 		skip(results)
-		chosen = chosen[:len(s.Rows)]
-		c.rows, c.results = c.rows[:len(s.Rows)], chosen
+		chosen = chosen[:decoding]
+		c.rows, c.results = c.rows[:decoding], chosen
 	}
 	if err := p.chose(&c); err != nil {
 		return err
 	}
-	copy(s.Results, chosen[:len(s.Rows)])
-	for i, r := range chosen[len(s.Rows):] {
+	for i, r := range chosen[decoding:] {
 		results[ends[i]] = r
 	}
+	for i := range s.Rows {
+		n := 1 + len(s.Rows[i].Draft)
+		s.Results[i] = accepted(s.Rows[i].Draft, chosen[:n])
+		chosen = chosen[n:]
+	}
 	return nil
+}
+
+// drafted returns the rows of a joint pass: a row for each row's own token, and one for each token of its draft,
+// which the next submission writes to the ring.
+func (p *pool) drafted(rows []batch.Row) (all []batch.Row) {
+	for _, r := range rows {
+		draft := r.Draft
+		ids := make([]byte, 0, 4*len(draft))
+		for _, id := range draft {
+			ids = binary.LittleEndian.AppendUint32(ids, uint32(id))
+		}
+		p.write(p.m.tokens, p.ring(r.Number, r.Position+1), ids)
+		r.Tokens, r.Draft = 1, nil
+		for range 1 + len(draft) {
+			all = append(all, r)
+			r.Position++
+		}
+	}
+	return all
+}
+
+// accepted returns the result of a row from those of the rows of its draft: the tokens up to the first that is
+// not the draft's, or that ends the request.
+func accepted(draft []int32, chosen []batch.Result) batch.Result {
+	all := chosen[0]
+	for i := range draft {
+		if all.Stopped || len(all.Tokens) <= i || all.Tokens[i] != draft[i] {
+			break
+		}
+		next := &chosen[1+i]
+		all.Tokens, all.Ranks = append(all.Tokens, next.Tokens...), append(all.Ranks, next.Ranks...)
+		all.Stopped = next.Stopped
+	}
+	return all
 }
 
 // skip marks chunks as not computed.

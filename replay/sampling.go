@@ -212,7 +212,7 @@ func (s *Session) SetSampling(o Sampling) error {
 	case o.LogProbs == 0 && o.Greedy():
 		if s.par != nil {
 			s.settle()
-			s.setChoice(false, 0, nil)
+			s.setChoice(&choice{})
 			return nil
 		}
 		s.sampled, s.ranked = false, 0
@@ -238,7 +238,7 @@ func (s *Session) SetSampling(o Sampling) error {
 	if s.par != nil {
 		s.settle()
 		s.seed = o.Seed
-		s.setChoice(true, o.LogProbs, b)
+		s.setChoice(&choice{ranked: o.LogProbs, sampled: true, drawn: !o.Greedy(), sampler: slices.Clone(b)})
 		return nil
 	}
 	if err := s.m.dev.Write(s.id, s.m.sampler, 0, b); err != nil {

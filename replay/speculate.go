@@ -41,12 +41,10 @@ const (
 
 // SetSpeculation selects whether the following chains use speculative decoding: a draft is
 // the tokens that followed an earlier occurrence of the last tokens in the context, and one
-// replay verifies several tokens. The tokens do not change. The error is ErrNoVerify.
+// replay verifies several tokens. The tokens do not change. The error is ErrNoVerify, or of a model for many
+// sequences, which needs no program verify, a *ParallelError.
 // Chains return ErrSpeculateSampled if sampling is on.
 func (s *Session) SetSpeculation(on bool) error {
-	if err := s.single(noSpeculation); on && err != nil {
-		return err
-	}
 	if err := s.begin(); err != nil {
 		return err
 	}
@@ -56,6 +54,13 @@ func (s *Session) SetSpeculation(on bool) error {
 
 func (s *Session) setSpeculation(on bool) error {
 	if s.par != nil {
+		if on && s.m.pool.joint() == 0 {
+			return &ParallelError{noSpeculation}
+		}
+		if s.par.drafts != on {
+			s.settle() // the next tokens are asked for anew
+			s.par.drafts = on
+		}
 		return nil
 	}
 	p := &s.speculation

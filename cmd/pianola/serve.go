@@ -24,11 +24,12 @@ import (
 
 // serveFlags are the flags of serve.
 type serveFlags struct {
-	model    modelFlags
-	parallel int
-	queue    int
-	spill    spillFlags
-	template string
+	model     modelFlags
+	parallel  int
+	speculate bool
+	queue     int
+	spill     spillFlags
+	template  string
 
 	aliases []string
 	dir     string
@@ -87,6 +88,7 @@ ends it at once. SIGHUP reads the files of API keys and certificates again.`,
 	fs.IntVar(&f.queue, "queue", 0, "number of further answers that wait; more are refused with status 429 (default: 16 for each of --parallel)")
 	fs.IntVar(&f.model.table.Pages, "pages", 0, "share `N` KV pages of 64 positions (default: enough for --parallel answers at full context)")
 	f.spill.register(cmd)
+	fs.BoolVar(&f.speculate, "speculate", false, "draft tokens of greedy answers from repetitions in their context, and verify them together (docs/SPECULATION.md)")
 	fs.StringVar(&f.template, "template-file", "", "use the chat template in `FILE` instead of the models' own")
 	fs.StringArrayVar(&f.aliases, "alias", nil, "another `NAME` of the model, or NAME=ID with several models; may be repeated")
 	fs.StringVar(&f.dir, "models-dir", "", "also serve the models in `DIR` and its subdirectories, loaded on demand")
@@ -198,7 +200,7 @@ func (f *serveFlags) options(cmd *cobra.Command, args []string) (o server.Option
 	if lo.Library, err = f.model.options(cmd); err != nil {
 		return o, err
 	}
-	lo.Library.Parallel, lo.Library.Queue = f.parallel, f.queue
+	lo.Library.Parallel, lo.Library.Queue, lo.Speculate = f.parallel, f.queue, f.speculate
 	if lo.Library.Spill, err = f.spill.options(cmd); err != nil {
 		return o, err
 	}

@@ -129,7 +129,9 @@ type Ask struct {
 	Priority int
 	Within   time.Duration // refuse if the first token cannot come within this time; 0 means no limit
 	Caching  schedule.Caching
-	Settings any // for the device
+	// Speculate says that drafts may be verified; the tokens are then the same.
+	Speculate bool
+	Settings  any // for the device
 }
 
 // Figures are the figures of a request.
@@ -140,6 +142,8 @@ type Figures struct {
 	Filled   int           // positions that were prefilled
 	Restored int           // positions whose pages were read back from copies
 	SetBacks int           // number of times that the request was set back
+	Drafted  int           // tokens of drafts that were verified
+	Accepted int           // tokens of them that were right
 	Rows     int           // sum of the rows of the submissions that chose its tokens
 	Steps    int           // number of these submissions
 	Device   time.Duration // their time
@@ -189,7 +193,7 @@ func (c *Context) Start(a Ask) (*Stream, error) {
 	st.figures.ID = e.ids
 	st.r = &schedule.Request{
 		ID: e.ids, Tokens: append(c.tokens, a.Tokens...), Sequence: c.seq, Space: c.space, Caching: a.Caching, Most: a.Most, Bound: a.Bound,
-		Priority: a.Priority, Arrival: now,
+		Priority: a.Priority, Arrival: now, Speculate: a.Speculate,
 	}
 	if a.Within > 0 {
 		st.r.Deadline = now + a.Within
@@ -275,6 +279,8 @@ func (st *Stream) tally() {
 	st.figures.Filled += r.Filled
 	st.figures.Restored += r.Restored
 	st.figures.SetBacks += r.SetBacks
+	st.figures.Drafted += r.Drafted
+	st.figures.Accepted += r.Accepted
 }
 
 // cancel ends the request, at once or after the submission of which it is a part. Engine.mu must be
@@ -390,6 +396,7 @@ func (st *Stream) resume() {
 	st.r = &schedule.Request{
 		ID: was.ID, Tokens: was.Tokens, Sequence: was.Sequence, Space: was.Space, Caching: was.Caching, Most: was.Most - was.Chosen,
 		Bound: was.Bound, Priority: was.Priority, Arrival: was.Arrival, Resumed: true, Pin: was.Pin, Reads: was.Reads,
+		Speculate: was.Speculate, Trust: was.Trust,
 	}
 	e.streams[st.r] = st
 	if err := e.s.Add(st.r); err != nil {

@@ -50,6 +50,7 @@ type Entry struct {
 // Row is a sequence that decodes, from the token at Position on.
 type Row struct {
 	Number, Position, Tokens int
+	Draft                    []int32 // of a joint pass: tokens that may follow; Tokens is one more than there are
 	Settings                 any
 }
 
@@ -73,7 +74,7 @@ type Submission struct {
 	Entries []Entry // changes of page tables, to be made first and in this order
 	Rows    []Row
 	Chunks  []Chunk
-	Joint   bool // all rows and chunks are computed in one pass; each row chooses one token
+	Joint   bool // all rows and chunks are computed in one pass; a row chooses one token, or as many as its draft is right and one more
 
 	Results []Result // set by the device: of the rows, then of the chunks
 	Took    time.Duration
@@ -341,7 +342,7 @@ func (e *Engine) fill(step *schedule.Step) {
 	sub.Rows, sub.Chunks, sub.Joint, sub.Took = sub.Rows[:0], sub.Chunks[:0], step.Joint, 0
 	for _, row := range step.Decode {
 		r := row.Request
-		sub.Rows = append(sub.Rows, Row{r.Number, len(r.Tokens) - 1, row.Tokens, e.streams[r].settings})
+		sub.Rows = append(sub.Rows, Row{r.Number, len(r.Tokens) - 1, row.Tokens, row.Draft, e.streams[r].settings})
 	}
 	for _, c := range step.Chunks {
 		sub.Chunks = append(sub.Chunks, Chunk{c.Request.Number, c.At, c.Rows, c.Last && c.Request.Reads == nil, c.Read(), e.streams[c.Request].settings})

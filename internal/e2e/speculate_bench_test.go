@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +16,8 @@ var (
 	speculateModel   = flag.String("speculate-model", gopher, "the model of BenchmarkSpeculation")
 	speculateDraft   = flag.Int("speculate-draft", 7, "the draft length of BenchmarkSpeculation")
 	speculateThreads = flag.Int("speculate-threads", 0, "the threads of BenchmarkSpeculation; 0 means all")
+	speculateMany    = flag.Int("speculate-parallel", 0, "the number of generations that BenchmarkSpeculation runs together, in a model for many sequences")
+	speculateDevice  = flag.String("speculate-device", "cpu", "the device of BenchmarkSpeculation")
 )
 
 // BenchmarkSpeculation compares the median times of plain and speculative generation of 300
@@ -24,7 +27,11 @@ var (
 // anything; they show the cost of speculation.
 func BenchmarkSpeculation(b *testing.B) {
 	const tokens = 300
-	m := open(b, *speculateModel, pianola.Options{Device: "cpu", Threads: *speculateThreads, Table: pianola.TableOptions{Context: 2048, Draft: *speculateDraft}})
+	o := pianola.Options{Device: pianola.Device(*speculateDevice), Threads: *speculateThreads, Table: pianola.TableOptions{Context: 2048}}
+	if o.Parallel = *speculateMany; o.Parallel == 0 {
+		o.Table.Draft = *speculateDraft
+	}
+	m := open(b, *speculateModel, o)
 	text, err := os.ReadFile("testdata/gopher/heldout.txt")
 	if err != nil {
 		b.Fatal(err)
@@ -37,15 +44,38 @@ func BenchmarkSpeculation(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := newSession(b, m, pianola.SessionOptions{IgnoreStops: true})
-	generate := func(prompt []int32, speculate bool) (out []int32, st pianola.GenerateStats) {
+	one := func(s *pianola.Session, prompt []int32, speculate bool) (out []int32, st pianola.GenerateStats) {
 		for tok, err := range s.GenerateIDs(b.Context(), prompt, pianola.GenerateOptions{MaxTokens: tokens, Whole: true, Speculate: speculate}) {
 			if err != nil {
-				b.Fatal(err)
+				b.Error(err)
+				return nil, st
 			}
 			out = append(out, tok.ID)
 		}
 		return out, s.Stats()
+	}
+	sessions := make([]*pianola.Session, max(1, *speculateMany))
+	for i := range sessions {
+		sessions[i] = newSession(b, m, pianola.SessionOptions{IgnoreStops: true})
+	}
+	// Of several sessions, each leaves out a different number of tokens at the beginning of the prompt.
+	generate := func(prompt []int32, speculate bool) (out []int32, st pianola.GenerateStats) {
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		for i, s := range sessions {
+			all.Go(func() {
+				some, of := one(s, prompt[i:], speculate)
+				mu.Lock()
+				defer mu.Unlock()
+				if i == 0 {
+					out = some
+				}
+				st.Decode = max(st.Decode, of.Decode)
+				st.Drafted, st.Accepted = st.Drafted+of.Drafted, st.Accepted+of.Accepted
+			})
+		}
+		all.Wait()
+		return out, st
 	}
 	type place struct {
 		name   string
@@ -63,7 +93,7 @@ func BenchmarkSpeculation(b *testing.B) {
 	for _, p := range places {
 		b.Run(p.name, func(b *testing.B) {
 			var times [2][]time.Duration
-			var st pianola.GenerateStats
+			_, st := generate(p.prompt, false) // so that the prompt is in the context
 			for b.Loop() {
 				for i := range times {
 					_, st = generate(p.prompt, i == 1)

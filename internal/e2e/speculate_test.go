@@ -3,6 +3,8 @@ package e2e_test
 import (
 	"errors"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pianola-engine/pianola"
@@ -58,6 +60,50 @@ func TestSpeculation(t *testing.T) {
 		if !errors.Is(err, pianola.ErrNoVerify) {
 			t.Errorf("without drafts: %v", err)
 		}
+	}
+}
+
+// testTogether compares generations that speculate together with the same ones alone without speculation, and
+// requires some accepted drafts. m is a model for many sequences.
+func testTogether(t *testing.T, m *pianola.Model, n int) {
+	t.Helper()
+	var all sync.WaitGroup
+	var accepted atomic.Int64
+	for _, c := range readGolden(t, "testdata/gopher/golden.json").Cases {
+		want, _ := speculated(t, m, c.PromptIDs, n, false)
+		all.Go(func() {
+			got, st := speculated(t, m, c.PromptIDs, n, true)
+			if !slices.Equal(got, want) {
+				t.Errorf("prompt of %d tokens: with speculation %v, without %v", len(c.PromptIDs), got, want)
+			}
+			accepted.Add(int64(st.Accepted))
+		})
+	}
+	all.Wait()
+	if accepted.Load() == 0 {
+		t.Error("no draft was accepted")
+	}
+}
+
+// TestParallelSpeculation runs testTogether on the CPU.
+func TestParallelSpeculation(t *testing.T) {
+	m := open(t, gopher, pianola.Options{Device: "cpu", Parallel: 8})
+	testTogether(t, m, 200)
+	s := newSession(t, m, pianola.SessionOptions{})
+	for _, err := range s.Generate(t.Context(), "func ", pianola.GenerateOptions{Speculate: true, Sampling: pianola.DefaultSampling()}) {
+		if !errors.Is(err, pianola.ErrSpeculateSampled) {
+			t.Errorf("sampled: %v", err)
+		}
+	}
+}
+
+// TestGPUParallelSpeculation runs testTogether on the GPU in every mode that has batches.
+func TestGPUParallelSpeculation(t *testing.T) {
+	onGPU(t)
+	for _, mode := range gpuModes {
+		t.Run(string(mode), func(t *testing.T) {
+			testTogether(t, open(t, gopher, pianola.Options{Device: "cuda", Mode: mode, Parallel: 8}), 400)
+		})
 	}
 }
 

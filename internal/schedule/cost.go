@@ -110,7 +110,7 @@ func (c *Corrected) Measured(step *Step, decoding, took time.Duration) {
 	}
 	measured := float64(took) / float64(all)
 	if step.Joint {
-		rows, heads, depth := joint(step.requests(), step.Chunks)
+		rows, heads, depth := joint(step.Decode, step.Chunks)
 		c.joint.learn(rows, float64(c.Joint(rows, heads, depth))/float64(c.Cost.Joint(rows, heads, depth)), measured, 1)
 		return
 	}

@@ -50,6 +50,10 @@ func (s *Scheduler) decoded(row Row, o Outcome) error {
 	if len(o.Tokens) > row.Tokens {
 		return fmt.Errorf("schedule: request %d chose %d tokens of %d", row.Request.ID, len(o.Tokens), row.Tokens)
 	}
+	if r, n := row.Request, len(row.Draft); n > 0 && len(o.Tokens) > 0 {
+		right := len(o.Tokens) - 1
+		r.Drafted, r.Accepted, r.Trust = r.Drafted+n, r.Accepted+right, r.Trust.Judge(n, right)
+	}
 	q := row.Request.Sequence
 	return q.Advance(q.Len() + len(o.Tokens))
 }

@@ -9,7 +9,8 @@ import (
 // Row is a sequence that decodes.
 type Row struct {
 	Request *Request
-	Tokens  int // most tokens to choose
+	Tokens  int     // most tokens to choose
+	Draft   []int32 // of a joint pass: tokens that may follow, one fewer than Tokens
 }
 
 // Chunk is a part of a prompt.
@@ -39,7 +40,7 @@ type Step struct {
 	Chain  int // most tokens of a row
 	Chunks []Chunk
 	// Joint says that the rows and the chunks are computed in one pass, which reads the weights once.
-	// Each row then chooses one token.
+	// Each row then chooses one token, or as many as its draft is right and one more.
 	Joint bool
 
 	Restores []Restored // of a step of ReadBack, which has nothing else
@@ -67,6 +68,7 @@ func (s *Scheduler) Next(now time.Duration) *Step {
 	alone := s.alone(rows, prompts, step.Bound)
 	if !alone {
 		s.decode(rows, len(prompts) > 0, step)
+		s.speculate(step, len(prompts))
 	}
 	if s.owed = len(prompts) > 0; s.owed {
 		s.chunks(prompts, step)
@@ -263,7 +265,7 @@ func (s *Scheduler) alone(rows, prompts []*Request, bound time.Duration) bool {
 	r := prompts[0]
 	least := []Chunk{s.chunkOf(r, s.least(r))}
 	return s.step(rows)+s.c.Cost.Prefill(r.Sequence.Len(), least[0].Rows) > bound &&
-		(!s.joins(r) || len(rows)+least[0].Rows > s.c.Joint || s.together(rows, least) > bound)
+		(!s.joins(r) || len(rows)+least[0].Rows > s.c.Joint || s.together(single(rows), least) > bound)
 }
 
 // step returns the predicted time of one token of all rows.
@@ -302,9 +304,18 @@ func (s *Scheduler) decode(rows []*Request, prompts bool, step *Step) {
 		}
 		n := min(step.Chain, r.Most-r.Chosen)
 		if s.extend(r, r.Sequence.Len()+n, step) {
-			step.Decode = append(step.Decode, Row{r, n})
+			step.Decode = append(step.Decode, Row{Request: r, Tokens: n})
 		}
 	}
+}
+
+// single returns rows that choose one token.
+func single(requests []*Request) []Row {
+	rows := make([]Row, len(requests))
+	for i, r := range requests {
+		rows[i] = Row{Request: r, Tokens: 1}
+	}
+	return rows
 }
 
 // chain returns the number of tokens for which the rows take at most the bound, but at least 1. It returns no
@@ -396,7 +407,11 @@ func (s *Scheduler) chunks(prompts []*Request, step *Step) {
 	if len(step.Decode) > 0 {
 		limit = min(limit, spent+time.Duration(float64(spent)*s.c.Share))
 	}
-	chunks, took := s.apart(prompts, step, spent, limit)
+	var chunks []Chunk
+	var took time.Duration
+	if !step.Joint { // drafts need a joint pass
+		chunks, took = s.apart(prompts, step, spent, limit)
+	}
 	joint, all := s.joint(prompts, step, limit)
 	if n, m := float64(rowsOf(joint)), float64(rowsOf(chunks)); n > 0 && (m == 0 || n*float64(took) > m*float64(all-spent)) {
 		chunks, step.Joint = joint, true
@@ -406,7 +421,13 @@ func (s *Scheduler) chunks(prompts []*Request, step *Step) {
 			step.Chunks = append(step.Chunks, c)
 		}
 	}
-	step.Joint = step.Joint && len(step.Chunks) > 0
+	step.keepJoint()
+}
+
+// keepJoint makes a step that is not a joint pass for any reason one that is not joint.
+func (st *Step) keepJoint() {
+	drafts := slices.ContainsFunc(st.Decode, func(r Row) bool { return len(r.Draft) > 0 })
+	st.Joint = st.Joint && (drafts || len(st.Chunks) > 0)
 }
 
 func rowsOf(chunks []Chunk) (n int) {
@@ -461,8 +482,8 @@ func (s *Scheduler) joins(r *Request) bool { return s.c.Joint > 0 && r.Reads == 
 // joint returns the chunks that are computed in one pass with the rows of a step within a time, and the
 // time of the pass. There are none if that is too short, or if the device has no such passes.
 func (s *Scheduler) joint(prompts []*Request, step *Step, limit time.Duration) (chunks []Chunk, all time.Duration) {
-	rows := step.requests()
-	most := min(s.c.Budget, s.c.Joint) - len(rows)
+	rows := step.Decode
+	most := min(s.c.Budget, s.c.Joint) - decoding(rows)
 	take := func(n int) ([]Chunk, time.Duration) {
 		chunks := s.divide(prompts, n)
 		return chunks, s.together(rows, chunks)
@@ -486,7 +507,7 @@ func (s *Scheduler) joint(prompts []*Request, step *Step, limit time.Duration) (
 // at least three quarters as many rows a second as the best one within the bound. A pass that is shorter
 // because of the share would keep places from rows that decode for longer than it saves them.
 func (s *Scheduler) efficient(prompts []*Request, step *Step, most int) time.Duration {
-	rows := step.requests()
+	rows := step.Decode
 	var times [32]time.Duration
 	var rates [32]float64
 	tried, best := 0, 0.0
@@ -496,7 +517,7 @@ func (s *Scheduler) efficient(prompts []*Request, step *Step, most int) time.Dur
 		if d > step.Bound {
 			break
 		}
-		times[tried], rates[tried] = d, float64(len(rows)+rowsOf(chunks))/float64(d)
+		times[tried], rates[tried] = d, float64(decoding(rows)+rowsOf(chunks))/float64(d)
 		best = max(best, rates[tried])
 		tried++
 	}
@@ -528,17 +549,18 @@ func (s *Scheduler) divide(prompts []*Request, n int) (chunks []Chunk) {
 }
 
 // together returns the predicted time of a pass of rows and chunks.
-func (s *Scheduler) together(rows []*Request, chunks []Chunk) time.Duration {
+func (s *Scheduler) together(rows []Row, chunks []Chunk) time.Duration {
 	all, heads, depth := joint(rows, chunks)
 	return s.c.Cost.Joint(all, heads, depth)
 }
 
 // joint returns the number of rows of a pass of rows and chunks, the number of those that choose a token, and
 // the positions that a row sees on average.
-func joint(rows []*Request, chunks []Chunk) (all, heads, depth int) {
-	all, heads = len(rows), len(rows)
+func joint(rows []Row, chunks []Chunk) (all, heads, depth int) {
+	all = decoding(rows)
+	heads = all
 	for _, r := range rows {
-		depth += len(r.Tokens)
+		depth += (1 + len(r.Draft)) * len(r.Request.Tokens)
 	}
 	for i := range chunks {
 		c := &chunks[i]
@@ -572,14 +594,14 @@ func (s *Scheduler) rows(r *Request, most int, limit time.Duration) int {
 func (st *Step) Prune() {
 	st.Decode = slices.DeleteFunc(st.Decode, func(r Row) bool { return r.Request.state != running })
 	st.Chunks = slices.DeleteFunc(st.Chunks, func(c Chunk) bool { return c.Request.state != running })
-	st.Joint = st.Joint && len(st.Chunks) > 0
+	st.keepJoint()
 }
 
 // predict returns the predicted time of a step and the part of it for the rows.
 func (s *Scheduler) predict(step *Step) (all, rows time.Duration) {
 	list := step.requests()
 	if step.Joint {
-		return s.together(list, step.Chunks), 0
+		return s.together(step.Decode, step.Chunks), 0
 	}
 	if len(list) > 0 {
 		rows = time.Duration(step.Chain) * s.c.Cost.Decode(len(list), depth(list, step.Chain-1))

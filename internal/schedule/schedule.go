@@ -25,6 +25,10 @@
 // any prompt, the next one is for prompts alone. So a row that decodes waits for at most one submission
 // of prompts between two of its tokens, and a prompt for at most one submission without prompts.
 //
+// A row of a request with Speculate may verify a draft: it is then several rows of a joint pass, one for each
+// token of the draft, and chooses as many tokens as the draft is right, and one more. Drafts are used where
+// they are predicted to choose more tokens a second, as many of them being right as those before let expect.
+//
 // Nothing starves. Requests are admitted in the order of their ranks, and a later one never passes an
 // earlier one that lacks pages or a sequence number; only a request that waits for another one to
 // compute the beginning of its prompt lets others pass. When pages run out, the last in rank is set
@@ -43,6 +47,7 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/internal/pages"
+	"github.com/pianola-engine/pianola/internal/speculate"
 )
 
 // LeastChunk is the smallest number of rows of a chunk that is not the end of a prompt.
@@ -88,6 +93,7 @@ type Config struct {
 	Context   int    // largest number of positions of a sequence
 	Chunk     int    // largest number of rows of a chunk
 	Joint     int    // largest number of rows of a pass for rows that decode and prompts; 0 if the device has none
+	Heads     int    // largest number of rows of such a pass that choose a token, at least Sequences; 0 means Sequences
 	// Budget is the largest number of tokens of a submission, not counting those of a chain after
 	// its first; 0 means Sequences + Chunk.
 	Budget int
@@ -128,19 +134,24 @@ type Request struct {
 	Most     int           // number of tokens to choose, at least 1
 	Bound    time.Duration // bound of the time of submissions
 	Priority int           // larger ones rank first
-	Reads    *Reads        // not nil: values of positions are read and no token is chosen; Most is then 0
-	Resumed  bool          // the request continues an earlier one: it is not refused because many wait
-	Arrival  time.Duration // times are since any fixed moment
-	Deadline time.Duration // of the first token; 0 means none
+	// Speculate says that drafts may be verified. The tokens do not change.
+	Speculate bool
+	Reads     *Reads        // not nil: values of positions are read and no token is chosen; Most is then 0
+	Resumed   bool          // the request continues an earlier one: it is not refused because many wait
+	Arrival   time.Duration // times are since any fixed moment
+	Deadline  time.Duration // of the first token; 0 means none
 
-	Number   int           // sequence number on the device while the request runs, otherwise -1
-	Chosen   int           // tokens chosen so far
-	Admitted time.Duration // time of the first admission
-	Hit      int           // tokens of the prompt whose pages were there at the first admission
-	Filled   int           // positions that were prefilled, those after setting back included
-	Restored int           // positions whose pages were read back from copies
-	SetBacks int           // number of times that the request was set back
-	Pin      *pages.Pin    // with Pinned, once the prompt has been prefilled
+	Number   int             // sequence number on the device while the request runs, otherwise -1
+	Chosen   int             // tokens chosen so far
+	Admitted time.Duration   // time of the first admission
+	Hit      int             // tokens of the prompt whose pages were there at the first admission
+	Filled   int             // positions that were prefilled, those after setting back included
+	Restored int             // positions whose pages were read back from copies
+	SetBacks int             // number of times that the request was set back
+	Drafted  int             // tokens of drafts that were verified
+	Accepted int             // tokens of them that were right
+	Trust    speculate.Trust // in the next draft
+	Pin      *pages.Pin      // with Pinned, once the prompt has been prefilled
 
 	state   state
 	rank    time.Duration
@@ -237,11 +248,12 @@ func (s *Scheduler) Hits() Hits { return s.hits }
 
 // New returns a scheduler without requests.
 func New(c Config) (*Scheduler, error) {
-	if c.Store == nil || c.Cost == nil || c.Sequences < 1 || c.Context < 1 || c.Chunk < 1 || c.Joint < 0 || c.Budget < 0 || c.Chain < 0 || c.Queue < 0 || c.Age < 0 || c.Share < 0 {
-		return nil, fmt.Errorf("schedule: invalid configuration: %d sequences, context %d, chunk %d, joint %d, budget %d, chain %d, queue %d, age %v, share %v",
-			c.Sequences, c.Context, c.Chunk, c.Joint, c.Budget, c.Chain, c.Queue, c.Age, c.Share)
+	if c.Store == nil || c.Cost == nil || c.Sequences < 1 || c.Context < 1 || c.Chunk < 1 || c.Joint < 0 || c.Heads < 0 || c.Budget < 0 || c.Chain < 0 || c.Queue < 0 || c.Age < 0 || c.Share < 0 {
+		return nil, fmt.Errorf("schedule: invalid configuration: %d sequences, context %d, chunk %d, joint %d, heads %d, budget %d, chain %d, queue %d, age %v, share %v",
+			c.Sequences, c.Context, c.Chunk, c.Joint, c.Heads, c.Budget, c.Chain, c.Queue, c.Age, c.Share)
 	}
 	c.Budget = cmp.Or(c.Budget, c.Sequences+c.Chunk)
+	c.Heads = cmp.Or(c.Heads, c.Sequences)
 	c.Age = cmp.Or(c.Age, DefaultAge)
 	c.Share = cmp.Or(c.Share, 1)
 	s := &Scheduler{c: c}

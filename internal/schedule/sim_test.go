@@ -38,6 +38,7 @@ type sim struct {
 	timeline strings.Builder
 	next     uint64
 	live     []*Request
+	token    func(at int) int32    // that a row chooses
 	stop     func(r *Request) bool // whether the token just chosen ends a request
 
 	first   map[*Request]time.Duration // time of the first token
@@ -61,7 +62,7 @@ func newSim(t testing.TB, c Config, kinds ...pages.Kind) *sim {
 	}
 	return &sim{
 		Scheduler: s, store: store, first: map[*Request]time.Duration{}, ended: map[*Request]error{}, high: map[*Request]int{}, missed: map[*Request]int{},
-		stop: func(*Request) bool { return false },
+		stop: func(*Request) bool { return false }, token: func(int) int32 { return 1 },
 	}
 }
 
@@ -112,7 +113,10 @@ func (s *sim) step() (*Step, error) {
 	for _, row := range step.Decode {
 		var o Outcome
 		for len(o.Tokens) < row.Tokens && !o.Stopped {
-			o.Tokens = append(o.Tokens, 1)
+			if n := len(o.Tokens); n > 0 && len(row.Draft) > 0 && row.Draft[n-1] != o.Tokens[n-1] {
+				break
+			}
+			o.Tokens = append(o.Tokens, s.token(len(row.Request.Tokens)+len(o.Tokens)))
 			o.Stopped = s.stop(row.Request)
 		}
 		outcomes = append(outcomes, o)
@@ -180,15 +184,20 @@ func (s *sim) leaks() error {
 func (s *sim) checkStep(step *Step) error {
 	tokens := 0
 	served := map[*Request]bool{}
+	heads := 0
 	for _, r := range step.Decode {
-		tokens++
+		tokens += 1 + len(r.Draft)
+		heads += 1 + len(r.Draft)
 		served[r.Request] = true
-		if r.Tokens < 1 || r.Tokens > step.Chain || !r.Request.Running() {
+		if r.Tokens < 1 || len(r.Draft) == 0 && r.Tokens > step.Chain || len(r.Draft) > 0 && (r.Tokens != 1+len(r.Draft) || !step.Joint || !r.Request.Speculate) || !r.Request.Running() {
 			return fmt.Errorf("row of %d with %d tokens of %d", r.Request.ID, r.Tokens, step.Chain)
 		}
 	}
 	for _, c := range step.Chunks {
 		tokens += c.Rows
+		if c.Last {
+			heads++
+		}
 		if c.Rows < 1 || c.Rows > s.c.Chunk || c.Rows < LeastChunk && !c.Last {
 			return fmt.Errorf("chunk of %d rows", c.Rows)
 		}
@@ -198,7 +207,7 @@ func (s *sim) checkStep(step *Step) error {
 		return fmt.Errorf("predicted %v, more than %v", step.Predicted, step.Bound)
 	}
 	if step.Joint {
-		if tokens > s.c.Joint || step.Chain > 1 || len(step.Chunks) == 0 || step.Predicted > step.Bound {
+		if tokens > s.c.Joint || heads > s.c.Heads || step.Chain > 1 || len(step.Chunks) == 0 && heads == len(step.Decode) || step.Predicted > step.Bound {
 			return fmt.Errorf("a joint pass of %d rows, %d chunks and chains of %d takes %v, the bound is %v", tokens, len(step.Chunks), step.Chain, step.Predicted, step.Bound)
 		}
 		if len(step.Decode) > 0 {
@@ -232,7 +241,7 @@ func (s *sim) checkStep(step *Step) error {
 // cancellations, forks and failing submissions, with few pages. Every step must keep the promises of the
 // package, every request must end, and no page may be left.
 func TestRandom(t *testing.T) {
-	var setBacks, hits, refused, served, passes int
+	var setBacks, hits, refused, served, passes, accepted int
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		kinds := []pages.Kind{{Name: "full", Pages: 30 + r.IntN(100)}}
@@ -244,10 +253,11 @@ func TestRandom(t *testing.T) {
 			Sequences: 1 + r.IntN(16), Context: 1000, Chunk: 256, Queue: 40,
 		}
 		if seed%2 == 0 {
-			c.Joint = 32 + r.IntN(300)
+			c.Joint, c.Heads = 32+r.IntN(300), c.Sequences+r.IntN(40)
 		}
 		s := newSim(t, c, kinds...)
 		s.stop = func(*Request) bool { return r.IntN(60) == 0 }
+		s.token = func(at int) int32 { return int32(at % 7 * (1 + r.IntN(20)/19)) } // a period of 7, with faults
 		if err := randomLoad(s, r, 1500); err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, tail(s.timeline.String()))
 		}
@@ -259,6 +269,7 @@ func TestRandom(t *testing.T) {
 		passes += s.passes
 		for r, err := range s.ended {
 			setBacks += r.SetBacks
+			accepted += r.Accepted
 			if err != nil {
 				refused++
 			} else {
@@ -266,8 +277,8 @@ func TestRandom(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d requests served, %d refused, set back %d times, %d tokens found, %d joint passes with rows", served, refused, setBacks, hits, passes)
-	if passes < 100 || setBacks < 100 || hits < 1000 || refused < 10 || served < 1000 {
+	t.Logf("%d requests served, %d refused, set back %d times, %d tokens found, %d joint passes with rows, %d tokens of drafts accepted", served, refused, setBacks, hits, passes, accepted)
+	if accepted < 1000 || passes < 100 || setBacks < 100 || hits < 1000 || refused < 10 || served < 1000 {
 		t.Error("the load did not reach everything")
 	}
 }
@@ -327,6 +338,7 @@ func randomLoad(s *sim, r *rand.Rand, events int) error {
 func randomRequest(s *sim, r *rand.Rand, q *Request) {
 	q.Bound = time.Duration(2+r.IntN(50)) * time.Millisecond
 	q.Priority = r.IntN(3)
+	q.Speculate = r.IntN(2) == 0
 	q.Caching = Caching(r.IntN(3))
 	if r.IntN(10) == 0 {
 		q.Deadline = s.now + time.Duration(r.IntN(300))*time.Millisecond

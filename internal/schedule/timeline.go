@@ -31,7 +31,9 @@ func (st *Step) Timeline(now time.Duration) string {
 		ids := make([]string, len(st.Decode))
 		for i, r := range st.Decode {
 			ids[i] = fmt.Sprint(r.Request.ID)
-			if r.Tokens < st.Chain {
+			if n := len(r.Draft); n > 0 {
+				ids[i] += fmt.Sprintf("+%d", n)
+			} else if r.Tokens < st.Chain {
 				ids[i] += fmt.Sprintf("(%d)", r.Tokens)
 			}
 		}

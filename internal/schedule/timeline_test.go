@@ -66,6 +66,16 @@ func TestTimelines(t *testing.T) {
 			}
 			must(t)(s.add(100, 4, func(r *Request) { r.Bound = 5 * time.Millisecond }))
 		}},
+		{"drafts", func() Config { c := simpleConfig(); c.Joint, c.Heads = 256, 16; return c }(), []pages.Kind{many}, func(t *testing.T, s *sim) {
+			s.token = func(at int) int32 { return int32(at % 5) } // repeats itself, but for one token
+			s.Idle(time.Millisecond)
+			must(t)(s.add(10, 120, func(r *Request) { r.Speculate = true }))
+			must(t)(s.add(10, 60, nil))
+			s.steps(t, 8)
+			s.token = func(at int) int32 { return int32(at % 5 / 2) }
+			s.steps(t, 3)
+			must(t)(s.add(100, 4, nil)) // its prompt and drafts in one pass
+		}},
 		{"brief chains", simpleConfig(), []pages.Kind{many}, func(t *testing.T, s *sim) {
 			s.Idle(100 * time.Microsecond)
 			must(t)(s.add(10, 12, nil))

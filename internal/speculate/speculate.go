@@ -1,6 +1,6 @@
 // Package speculate drafts tokens for speculative decoding by prompt look-up, and decides from
-// past drafts how long the next one is. The host, the CPU device and the null device share it,
-// so that they draft the same tokens. The package must not import tables or devices.
+// past drafts how long the next one is. The host, the scheduler, the CPU device and the null
+// device share it, so that they draft the same tokens. The package must not import tables or devices.
 package speculate
 
 // DraftMost is the largest number of trailing tokens that Match compares. DraftLeast is the
@@ -10,11 +10,17 @@ const (
 	DraftLeast = 4
 )
 
+// JointMost is the largest number of tokens of a draft that a joint pass verifies.
+const JointMost = 15
+
+// Token is the type of a token id.
+type Token interface{ ~int32 | ~uint32 }
+
 // Match finds the earlier position in a history whose preceding tokens best match the end of
 // the history. It returns the index place of the token that followed the match, and the number
 // same of matching tokens, at most most. Of equally long matches it takes the newest. same is
 // 0 if the last token does not occur earlier.
-func Match(history []uint32, most int) (place, same int) {
+func Match[T Token](history []T, most int) (place, same int) {
 	last := len(history) - 1
 	for e := last; e > 0 && same < most; e-- {
 		end := history[last]
@@ -41,7 +47,7 @@ func Match(history []uint32, most int) (place, same int) {
 //
 // This is prompt look-up decoding (Saxena 2023, Prompt Lookup Decoding), with the self-repetition
 // of LZ77.
-func Draft(draft, history []uint32, most, least int, trust Trust) int {
+func Draft[T Token](draft, history []T, most, least int, trust Trust) int {
 	place, same := Match(history, most)
 	n := min(trust.drafts(same, most, least), len(draft))
 	for i := range n {
@@ -74,6 +80,13 @@ func (t Trust) drafts(same, most, least int) int {
 		return 0
 	}
 	return 4<<min((t&^TrustFailed)/TrustEach, 15) - 1
+}
+
+// Expected returns the part of a draft that is expected to be correct: half of it, and more after consecutive
+// correct drafts. It is no less after a wrong one, because Draft then needs a longer match.
+func (t Trust) Expected() float64 {
+	n := float64(t &^ TrustFailed)
+	return (1 + n) / (2 + n)
 }
 
 // Judge returns the trust after a draft of drafted tokens, the first right of them correct.

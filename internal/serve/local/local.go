@@ -10,12 +10,16 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/chat"
 	"github.com/pianola-engine/pianola/internal/pages"
+	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/internal/serve/engine"
+	"github.com/pianola-engine/pianola/table"
 )
 
 // Options are the settings of Open.
@@ -23,6 +27,8 @@ type Options struct {
 	// Library are the options of pianola.Open. Parallel must be at least 1. Open sets the options of the
 	// table that the service needs: Hidden and LogProbs, and AllLogits for a model that reranks.
 	Library pianola.Options
+	// Speculate selects speculative decoding of greedy answers, for models whose tables have joint passes.
+	Speculate bool
 	// Template is the text of a chat template to use instead of the model's.
 	Template string
 	// Rerank is the text for reranking to use instead of the model's; see rerankKey.
@@ -34,6 +40,7 @@ type Options struct {
 // Model is a loaded model. It implements engine.Model.
 type Model struct {
 	m       *pianola.Model
+	drafts  bool // greedy answers speculate
 	tok     *pianola.Tokenizer
 	info    engine.Info
 	now     func() time.Time
@@ -60,6 +67,7 @@ func Open(ctx context.Context, path string, o Options) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{m: lib, now: o.Now}
+	m.drafts = o.Speculate && slices.ContainsFunc(lib.Table().Programs, func(p table.Program) bool { return strings.HasPrefix(p.Name, sequence.ProgramFill) })
 	if err := m.prepare(o); err != nil {
 		return nil, errors.Join(err, lib.Close())
 	}
