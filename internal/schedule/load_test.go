@@ -173,16 +173,21 @@ func TestServedLoad(t *testing.T) {
 
 // TestServedLoadQuantised simulates a model for which the share of a step would permit only passes that compute few
 // rows a second: prompts would take the places of rows that decode for so long that 50 clients had 3,859 tok/s
-// and a first token after 985 ms, and 200 clients 3,916 tok/s and 8.6 s.
+// and a first token after 985 ms, and 200 clients 3,916 tok/s and 8.6 s. So had 50 clients with a bound of 10 or
+// 15 ms, which has room for few rows of prompts beside those that decode.
 func TestServedLoadQuantised(t *testing.T) {
 	for _, c := range []struct {
 		clients int
+		bound   time.Duration
 		rate    float64
 		first   time.Duration
-	}{{50, 4800, 100 * time.Millisecond}, {200, 7400, 100 * time.Millisecond}} {
-		l := served{clients: c.clients, prompt: 200, tokens: 200, requests: 10 * c.clients, bound: 50 * time.Millisecond, trip: 30 * time.Microsecond, joint: 512, brief: true}
+	}{{50, 50, 4800, 100 * time.Millisecond}, {200, 50, 7400, 100 * time.Millisecond}, {50, 10, 4500, 80 * time.Millisecond}, {50, 15, 4200, 110 * time.Millisecond}} {
+		l := served{clients: c.clients, prompt: 200, tokens: 200, requests: 10 * c.clients, bound: c.bound * time.Millisecond, trip: 30 * time.Microsecond, joint: 512, brief: true}
 		r := l.run(t, quantised)
-		t.Logf("%d clients: %.0f tok/s; first token p50 %v; between tokens p50 %v p99 %v", c.clients, r.rate, r.first50(), quantile(r.inter, 50), r.inter99())
+		t.Logf("%d clients, bound %d ms: %.0f tok/s; first token p50 %v; between tokens p50 %v p99 %v", c.clients, c.bound, r.rate, r.first50(), quantile(r.inter, 50), r.inter99())
+		if most := 2 * (l.bound + l.trip); r.inter99() > most {
+			t.Errorf("%d clients, bound %d ms: between tokens p99 %v, want at most %v", c.clients, c.bound, r.inter99(), most)
+		}
 		if r.rate < c.rate || r.first50() > c.first {
 			t.Errorf("%d clients: %.0f tok/s, first token %v, want %.0f and %v", c.clients, r.rate, r.first50(), c.rate, c.first)
 		}

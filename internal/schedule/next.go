@@ -77,6 +77,7 @@ func (s *Scheduler) Next(now time.Duration) *Step {
 	if alone && len(step.Chunks) == 0 {
 		s.decode(rows, true, step)
 	}
+	s.left = len(rows) > 0 && len(step.Decode) == 0
 	step.Prune()
 	step.Predicted, step.Decoding = s.predict(step)
 	return step
@@ -257,15 +258,34 @@ func (s *Scheduler) start(r *Request, now time.Duration, step *Step) {
 }
 
 // alone reports whether the next submission is for prompts alone: they were left out of the last
-// one and do not fit beside the rows.
+// one and do not fit beside the rows, or they are behind.
 func (s *Scheduler) alone(rows, prompts []*Request, bound time.Duration) bool {
-	if !s.owed || len(rows) == 0 || len(prompts) == 0 {
+	if len(rows) == 0 || len(prompts) == 0 {
 		return false
+	}
+	if !s.owed {
+		return !s.left && s.behind(rows, prompts, bound)
 	}
 	r := prompts[0]
 	least := []Chunk{s.chunkOf(r, s.least(r))}
 	return s.step(rows)+s.c.Cost.Prefill(r.Sequence.Len(), least[0].Rows) > bound &&
 		(!s.joins(r) || len(rows)+least[0].Rows > s.c.Joint || s.together(single(rows), least) > bound)
+}
+
+// behind reports whether prompts wait for more than two submissions of their own, and submissions without the rows
+// in turn with others would compute more than twice as many rows of prompts a second as submissions
+// with both. That is so if the bound has little room beside the rows.
+func (s *Scheduler) behind(rows, prompts []*Request, bound time.Duration) bool {
+	alone, _, took := s.plan(prompts, &Step{Bound: bound})
+	n, wait := rowsOf(alone), 0
+	for _, r := range prompts {
+		wait += r.left()
+	}
+	if wait <= 2*n {
+		return false
+	}
+	both, _, all := s.plan(prompts, &Step{Decode: single(rows), Chain: 1, Bound: bound})
+	return float64(n)*float64(all) > 2*float64(rowsOf(both))*float64(took+s.step(rows))
 }
 
 // step returns the predicted time of one token of all rows.
@@ -402,26 +422,33 @@ func (s *Scheduler) chunks(prompts []*Request, step *Step) {
 	if len(prompts) == 0 {
 		return
 	}
-	spent, _ := s.predict(step)
-	limit := step.Bound
-	if len(step.Decode) > 0 {
-		limit = min(limit, spent+time.Duration(float64(spent)*s.c.Share))
-	}
-	var chunks []Chunk
-	var took time.Duration
-	if !step.Joint { // drafts need a joint pass
-		chunks, took = s.apart(prompts, step, spent, limit)
-	}
-	joint, all := s.joint(prompts, step, limit)
-	if n, m := float64(rowsOf(joint)), float64(rowsOf(chunks)); n > 0 && (m == 0 || n*float64(took) > m*float64(all-spent)) {
-		chunks, step.Joint = joint, true
-	}
+	chunks, joint, _ := s.plan(prompts, step)
+	step.Joint = step.Joint || joint
 	for _, c := range chunks {
 		if c.Request.state == running && s.extend(c.Request, c.At+c.Rows, step) {
 			step.Chunks = append(step.Chunks, c)
 		}
 	}
 	step.keepJoint()
+}
+
+// plan returns the chunks for a step, whether they are computed in one pass with its rows, and the time of the
+// step with them.
+func (s *Scheduler) plan(prompts []*Request, step *Step) (chunks []Chunk, joint bool, all time.Duration) {
+	spent, _ := s.predict(step)
+	limit := step.Bound
+	if len(step.Decode) > 0 {
+		limit = min(limit, spent+time.Duration(float64(spent)*s.c.Share))
+	}
+	var took time.Duration
+	if !step.Joint { // drafts need a joint pass
+		chunks, took = s.apart(prompts, step, spent, limit)
+	}
+	pass, time := s.joint(prompts, step, limit)
+	if n, m := float64(rowsOf(pass)), float64(rowsOf(chunks)); n > 0 && (m == 0 || n*float64(took) > m*float64(time-spent)) {
+		return pass, true, time
+	}
+	return chunks, false, spent + took
 }
 
 // keepJoint makes a step that is not a joint pass for any reason one that is not joint.

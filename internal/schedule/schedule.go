@@ -22,7 +22,8 @@
 // with them, in which each row chooses one token. Prompts get what is left of the token budget and of the
 // bound, and while rows decode no more time than Config.Share allows, or than the smallest pass takes that
 // computes nearly as many rows a second as any within the bound. If a submission had no room for
-// any prompt, the next one is for prompts alone. So a row that decodes waits for at most one submission
+// any prompt, the next one is for prompts alone; so is every second one while prompts are behind and would have
+// much less time beside the rows. So a row that decodes waits for at most one submission
 // of prompts between two of its tokens, and a prompt for at most one submission without prompts.
 //
 // A row of a request with Speculate may verify a draft: it is then several rows of a joint pass, one for each
@@ -218,6 +219,7 @@ type Scheduler struct {
 	numbers []int      // that are free
 	idle    []*pages.Sequence
 	owed    bool          // the last submission had no room for prompts
+	left    bool          // the last submission had no rows although some decode
 	idled   time.Duration // about how long the device is idle between submissions; 0 if that is unknown
 	hits    Hits
 }
