@@ -123,7 +123,11 @@ func (s *state) fillClasses() (classes []int) {
 		return nil
 	}
 	if rows := s.in.Chip.BatchRows; s.in.Chip.GEMMUnit > 0 {
-		for _, n := range []int{fewRows, rows[len(rows)-1]} {
+		wanted := []int{fewRows, rows[len(rows)-1]}
+		if s.segments() { // gemm_few has two groups of rows for quantised weights
+			wanted = append(wanted, 2*fewRows)
+		}
+		for _, n := range wanted {
 			if n < chunk && !slices.Contains(classes, n) {
 				classes = append(classes, n)
 			}
