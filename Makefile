@@ -1,8 +1,9 @@
 # Every target says what it proves or makes. docs/TESTING.md describes which tests
 # run where.
 #
-# test        the tests that everybody runs pass: a sample of each package
+# test        the tests that everybody runs pass: a sample of each package; all cases of each with TAGS=exhaustive
 # check       everything else that must hold: every target from fmt to darwinkit
+# check-rest  the same without exhaustive, after a test with TAGS=exhaustive
 #   fmt         Go files are formatted
 #   sizes       no Go file is long, and the tracked files are not heavy
 #   vet         go vet finds nothing, with and without the exhaustive tests
@@ -52,10 +53,12 @@ FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
 TOOL = $$(go -C internal/tools tool -n $(1))
 
-.PHONY: load release check test race stress soak exhaustive sizes test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit pages clients metallib golden goldens-bundle goldens-peer gen api fuzz bench bench-peer peer-quantize fmt vet lint scripts mac-report ranks generated api-check cross
+.PHONY: load release check check-rest test race stress soak exhaustive sizes test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit pages clients metallib golden goldens-bundle goldens-peer gen api fuzz bench bench-peer peer-quantize fmt vet lint scripts mac-report ranks generated api-check cross
 
 # make -j2 check runs two targets at a time: many are single-threaded.
-check: fmt sizes vet lint scripts ranks api-check softmetal exhaustive cross generated test-arm64 darwinkit pages clients
+REST = cross generated test-arm64 darwinkit pages clients
+check: fmt sizes vet lint scripts ranks api-check softmetal exhaustive $(REST)
+check-rest: fmt sizes vet lint scripts ranks api-check softmetal $(REST)
 
 fmt:
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
@@ -123,8 +126,9 @@ release:
 	@cd build/release && sha256sum pianola-* >SHA256SUMS && cat SHA256SUMS
 
 # Packages that take long are first, so that the others run beside them.
+TAGS ?=
 test:
-	go test ./internal/conform ./replay/... ./...
+	go test -timeout 40m -tags '$(TAGS)' ./internal/conform ./replay/... ./...
 
 # The packages with exhaustive tests; those of softmetal run there. Tests that do not depend on the tag
 # are those of make test.
