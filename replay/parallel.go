@@ -84,6 +84,9 @@ type Occupancy struct {
 	// PromptTokens counts the tokens of prompts so far, FoundTokens those of them whose pages were
 	// found when the prompt was admitted.
 	PromptTokens, FoundTokens int
+	// DraftedTokens counts the tokens of drafts that were verified so far, AcceptedTokens those of them that
+	// were right.
+	DraftedTokens, AcceptedTokens int
 	// SavedPages counts the pages of which SpillOptions has kept copies so far, RestoredPages those that
 	// were read back, and LostPages those that the file has lost, because it could not be written
 	// or read or was damaged. RestoredTokens counts the tokens of prompts that were read back instead
@@ -98,7 +101,7 @@ func (m *Model) Occupancy() (o Occupancy) {
 		return o
 	}
 	l := m.engine.Load()
-	o = Occupancy{Running: l.Running, Waiting: l.Waiting, PromptTokens: l.Hits.Tokens, FoundTokens: l.Hits.FoundTokens}
+	o = Occupancy{Running: l.Running, Waiting: l.Waiting, PromptTokens: l.Hits.Tokens, FoundTokens: l.Hits.FoundTokens, DraftedTokens: l.Hits.Drafted, AcceptedTokens: l.Hits.Accepted}
 	for _, u := range l.Pages {
 		o.Pages += u.Pages
 		o.UsedPages += u.Used

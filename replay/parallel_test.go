@@ -341,7 +341,7 @@ func testParallelSpeculate(t *testing.T, alone, m *replay.Model) {
 	if d, a := drafted.Load(), accepted.Load(); a == 0 || a == d {
 		t.Errorf("accepted %d of %d drafted tokens", a, d)
 	}
-	if o := m.Occupancy(); o.Running+o.Waiting > 0 {
+	if o := m.Occupancy(); o.Running+o.Waiting > 0 || o.DraftedTokens < int(drafted.Load()) || o.AcceptedTokens < int(accepted.Load()) {
 		t.Errorf("after all sessions: %+v", o)
 	}
 }

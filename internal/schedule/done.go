@@ -53,6 +53,7 @@ func (s *Scheduler) decoded(row Row, o Outcome) error {
 	if r, n := row.Request, len(row.Draft); n > 0 && len(o.Tokens) > 0 {
 		right := len(o.Tokens) - 1
 		r.Drafted, r.Accepted, r.Trust = r.Drafted+n, r.Accepted+right, r.Trust.Judge(n, right)
+		s.hits.Drafted, s.hits.Accepted = s.hits.Drafted+n, s.hits.Accepted+right
 	}
 	q := row.Request.Sequence
 	return q.Advance(q.Len() + len(o.Tokens))

@@ -224,12 +224,14 @@ type Scheduler struct {
 	hits    Hits
 }
 
-// Hits are counts of the requests that were admitted and did not ask for Private.
+// Hits are counts of the requests that were admitted and did not ask for Private, and of the drafts of all.
 type Hits struct {
 	Requests, Tokens int // requests, and tokens of their contexts
 	Found            int // requests of whose context a beginning was there when they were admitted
 	FoundTokens      int // tokens of these beginnings
 	RestoredTokens   int // tokens whose pages were read back from copies
+	Drafted          int // tokens of drafts that were verified
+	Accepted         int // tokens of them that were right
 }
 
 // count counts a request that has just been admitted.

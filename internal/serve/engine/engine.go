@@ -218,6 +218,7 @@ type Load struct {
 	Running, Waiting              int
 	Pages, UsedPages, CachedPages int
 	PromptTokens, FoundTokens     int
+	DraftedTokens, AcceptedTokens int
 
 	SavedPages, RestoredPages, LostPages, RestoredTokens int
 	SpillMemory, SpillFile                               uint64

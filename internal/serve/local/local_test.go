@@ -62,6 +62,26 @@ func generate(t *testing.T, m *Model, g engine.Generation) (text string, tokens 
 
 func prompt(s string) engine.Text { return engine.Text{String: s} }
 
+// TestSpeculate generates with and without speculation. Greedy answers have the same tokens, and those that
+// sample do not speculate.
+func TestSpeculate(t *testing.T) {
+	plain, drafts := open(t, Options{}), open(t, Options{Speculate: true})
+	g := engine.Generation{Prompt: prompt(strings.Repeat("	if err != nil {\n\t\treturn err\n\t}\n", 6)), MaxTokens: 150, IgnoreStops: true}
+	_, want, _ := generate(t, plain, g)
+	_, got, _ := generate(t, drafts, g)
+	if !slices.EqualFunc(got, want, sameToken) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	before := drafts.Load()
+	if before.DraftedTokens == 0 || plain.Load().DraftedTokens != 0 {
+		t.Errorf("%+v, without speculation %+v", before, plain.Load())
+	}
+	g.Sampling.Temperature = 1
+	if generate(t, drafts, g); drafts.Load().DraftedTokens != before.DraftedTokens {
+		t.Error("an answer that samples has drafts")
+	}
+}
+
 // TestTogether runs generations of all kinds together. Each must have the tokens, with all their
 // probabilities, that it has alone.
 func TestTogether(t *testing.T) {

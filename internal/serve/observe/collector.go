@@ -120,6 +120,8 @@ var (
 	kvDesc         = prometheus.NewDesc("vllm:kv_cache_usage_perc", "Fraction of the KV pages that contexts use, from 0 to 1.", ofModel, nil)
 	queriesDesc    = prometheus.NewDesc("vllm:prefix_cache_queries_total", "Prompt tokens that were looked up in the prefix cache.", ofModel, nil)
 	hitsDesc       = prometheus.NewDesc("vllm:prefix_cache_hits_total", "Prompt tokens that were found in the prefix cache.", ofModel, nil)
+	draftedDesc    = prometheus.NewDesc("vllm:spec_decode_num_draft_tokens_total", "Tokens of drafts that were verified.", ofModel, nil)
+	acceptedDesc   = prometheus.NewDesc("vllm:spec_decode_num_accepted_tokens_total", "Tokens of drafts that were accepted.", ofModel, nil)
 	promptDesc     = prometheus.NewDesc("vllm:prompt_tokens_total", "Tokens of prompts.", ofModel, nil)
 	generatedDesc  = prometheus.NewDesc("vllm:generation_tokens_total", "Generated tokens.", ofModel, nil)
 	successDesc    = prometheus.NewDesc("vllm:request_success_total", "Generations that have ended, by reason.", []string{"model_name", "engine", "finished_reason"}, nil)
@@ -235,6 +237,10 @@ func (p *page) state(m ModelState) {
 		p.gauge(pagesDesc, float64(l.CachedPages), m.ID, "cached")
 		p.gauge(pagesDesc, float64(max(0, l.Pages-l.UsedPages-l.CachedPages)), m.ID, "free")
 		p.spill(m.ID, l)
+		if l.DraftedTokens > 0 {
+			p.counter(draftedDesc, float64(l.DraftedTokens), m.ID, engine)
+			p.counter(acceptedDesc, float64(l.AcceptedTokens), m.ID, engine)
+		}
 	} else {
 		p.gauge(kvDesc, 0, m.ID, engine)
 	}

@@ -123,7 +123,7 @@ func scripted(t *testing.T, o Options) *Observer {
 	o.State = func() State {
 		return State{MemoryBudget: 1 << 30, Models: []ModelState{
 			{ID: "gopher", State: "ready", Bytes: 8 << 20, PagePositions: 64,
-				Load: &Load{Running: 3, Waiting: 1, Pages: 100, UsedPages: 25, CachedPages: 15, PromptTokens: 400, FoundTokens: 256,
+				Load: &Load{Running: 3, Waiting: 1, Pages: 100, UsedPages: 25, CachedPages: 15, PromptTokens: 400, FoundTokens: 256, DraftedTokens: 30, AcceptedTokens: 21,
 					SavedPages: 40, RestoredPages: 12, LostPages: 1, RestoredTokens: 640, SpillMemory: 3 << 20, SpillFile: 5 << 20}},
 			{ID: "org/big", State: "absent", Loaders: 2},
 		}}
@@ -196,6 +196,7 @@ func TestNames(t *testing.T) {
 		"vllm:num_requests_running": dto.MetricType_GAUGE, "vllm:num_requests_waiting": dto.MetricType_GAUGE,
 		"vllm:kv_cache_usage_perc": dto.MetricType_GAUGE, "vllm:cache_config_info": dto.MetricType_GAUGE,
 		"vllm:prefix_cache_hits_total": dto.MetricType_COUNTER, "vllm:prefix_cache_queries_total": dto.MetricType_COUNTER,
+		"vllm:spec_decode_num_draft_tokens_total": dto.MetricType_COUNTER, "vllm:spec_decode_num_accepted_tokens_total": dto.MetricType_COUNTER,
 		"vllm:prompt_tokens_total": dto.MetricType_COUNTER, "vllm:generation_tokens_total": dto.MetricType_COUNTER,
 		"vllm:request_success_total": dto.MetricType_COUNTER, "vllm:time_to_first_token_seconds": dto.MetricType_HISTOGRAM,
 		"vllm:inter_token_latency_seconds": dto.MetricType_HISTOGRAM, "vllm:e2e_request_latency_seconds": dto.MetricType_HISTOGRAM,
