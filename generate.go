@@ -37,8 +37,8 @@ type GenerateOptions struct {
 	MaxTokens int
 	// Sampling selects how tokens are chosen. The zero value is greedy.
 	Sampling Sampling
-	// Speculate enables speculative decoding, which requires greedy sampling, and TableOptions.Draft
-	// unless Options.Parallel is set. If the last tokens occurred earlier in the context, the tokens that followed
+	// Speculate enables speculative decoding. Without Options.Parallel it requires greedy sampling and
+	// TableOptions.Draft. If the last tokens occurred earlier in the context, the tokens that followed
 	// them there are the draft, and the model verifies it in one pass. The output does not
 	// change; repetitive text is faster.
 	Speculate bool
@@ -153,9 +153,6 @@ func (g *generation) generate(ctx context.Context, ids []int32) (err error) {
 	defer func() { _ = g.s.SetRequest(replay.RequestOptions{}) }()
 	if err := g.s.SetSampling(replay.Sampling(g.o.Sampling)); err != nil {
 		return err
-	}
-	if g.o.Speculate && !g.o.Sampling.Greedy() {
-		return ErrSpeculateSampled
 	}
 	if err := g.s.SetSpeculation(g.o.Speculate); err != nil {
 		return err

@@ -199,7 +199,7 @@ func (s *Session) parallelError(err error) error {
 func (s *Session) ask(ids []int32) batch.Ask {
 	return batch.Ask{
 		Tokens: ids, Bound: s.o.ChainTime, Priority: s.o.Priority + s.request.Priority, Within: s.request.Within,
-		Caching: s.caching(), Settings: s.par.choice, Speculate: s.par.drafts && !s.par.choice.drawn,
+		Caching: s.caching(), Settings: s.par.choice, Speculate: s.par.drafts,
 	}
 }
 
@@ -338,9 +338,6 @@ func (s *Session) replace(tokens []int32, n int, pending bool) error {
 // called, so that it does not leave the batch between two calls.
 func (s *Session) chainParallel(ctx context.Context, limit int) (tokens []int32, stopped bool, err error) {
 	p := s.par
-	if p.drafts && p.choice.drawn {
-		return nil, false, ErrSpeculateSampled
-	}
 	if err := s.makeRoomParallel(1); err != nil {
 		return nil, false, err
 	}

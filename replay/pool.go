@@ -53,7 +53,6 @@ type batchProgram struct{ index, rows int }
 type choice struct {
 	ranked  int  // number of likeliest tokens whose log-probabilities are kept
 	sampled bool // the sampler chooses
-	drawn   bool // the token need not be the likeliest one
 	sampler []byte
 	stops   []byte
 	rows    *rowProgram // of a request that reads positions

@@ -238,7 +238,7 @@ func (s *Session) SetSampling(o Sampling) error {
 	if s.par != nil {
 		s.settle()
 		s.seed = o.Seed
-		s.setChoice(&choice{ranked: o.LogProbs, sampled: true, drawn: !o.Greedy(), sampler: slices.Clone(b)})
+		s.setChoice(&choice{ranked: o.LogProbs, sampled: true, sampler: slices.Clone(b)})
 		return nil
 	}
 	if err := s.m.dev.Write(s.id, s.m.sampler, 0, b); err != nil {

@@ -14,7 +14,8 @@ var (
 	// ErrNoVerify is returned if the table was compiled without the program verify
 	// (compiler.Options.Draft).
 	ErrNoVerify = errors.New("replay: the table has no program verify for drafts")
-	// ErrSpeculateSampled is returned if speculative decoding is combined with sampling.
+	// ErrSpeculateSampled is returned if speculative decoding is combined with sampling, except in a model
+	// for many sequences.
 	ErrSpeculateSampled = errors.New("replay: speculative decoding needs greedy sampling")
 )
 
@@ -41,14 +42,17 @@ const (
 
 // SetSpeculation selects whether the following chains use speculative decoding: a draft is
 // the tokens that followed an earlier occurrence of the last tokens in the context, and one
-// replay verifies several tokens. The tokens do not change. The error is ErrNoVerify, or of a model for many
-// sequences, which needs no program verify, a *ParallelError.
-// Chains return ErrSpeculateSampled if sampling is on.
+// replay verifies several tokens. The tokens do not change. The error is ErrNoVerify, ErrSpeculateSampled
+// if sampling is on, as of later chains if it is switched on then, or a *ParallelError. A model for many sequences
+// needs no program verify, and permits sampling.
 func (s *Session) SetSpeculation(on bool) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
 	defer s.done()
+	if on && s.sampled && s.par == nil {
+		return ErrSpeculateSampled
+	}
 	return s.setSpeculation(on)
 }
 

@@ -88,7 +88,7 @@ ends it at once. SIGHUP reads the files of API keys and certificates again.`,
 	fs.IntVar(&f.queue, "queue", 0, "number of further answers that wait; more are refused with status 429 (default: 16 for each of --parallel)")
 	fs.IntVar(&f.model.table.Pages, "pages", 0, "share `N` KV pages of 64 positions (default: enough for --parallel answers at full context)")
 	f.spill.register(cmd)
-	fs.BoolVar(&f.speculate, "speculate", false, "draft tokens of greedy answers from repetitions in their context, and verify them together (docs/SPECULATION.md)")
+	fs.BoolVar(&f.speculate, "speculate", false, "draft tokens of answers from repetitions in their context, and verify them together (docs/SPECULATION.md)")
 	fs.StringVar(&f.template, "template-file", "", "use the chat template in `FILE` instead of the models' own")
 	fs.StringArrayVar(&f.aliases, "alias", nil, "another `NAME` of the model, or NAME=ID with several models; may be repeated")
 	fs.StringVar(&f.dir, "models-dir", "", "also serve the models in `DIR` and its subdirectories, loaded on demand")

@@ -83,7 +83,7 @@ func (m *Model) options(g *engine.Generation) pianola.GenerateOptions {
 	if p.LogProbs > 0 {
 		o.Sampling.LogProbs = max(1, p.LogProbs-1) // the library gives a token's own with the first alternative
 	}
-	o.Speculate = m.drafts && o.Sampling.Greedy()
+	o.Speculate = m.drafts
 	if g.CachePrompt != nil && !*g.CachePrompt {
 		o.Request.Prefix = pianola.PrefixOff
 	}

@@ -27,7 +27,7 @@ type Options struct {
 	// Library are the options of pianola.Open. Parallel must be at least 1. Open sets the options of the
 	// table that the service needs: Hidden and LogProbs, and AllLogits for a model that reranks.
 	Library pianola.Options
-	// Speculate selects speculative decoding of greedy answers, for models whose tables have joint passes.
+	// Speculate selects speculative decoding, for models whose tables have joint passes.
 	Speculate bool
 	// Template is the text of a chat template to use instead of the model's.
 	Template string
@@ -40,7 +40,7 @@ type Options struct {
 // Model is a loaded model. It implements engine.Model.
 type Model struct {
 	m       *pianola.Model
-	drafts  bool // greedy answers speculate
+	drafts  bool // answers speculate
 	tok     *pianola.Tokenizer
 	info    engine.Info
 	now     func() time.Time

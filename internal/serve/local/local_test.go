@@ -62,24 +62,21 @@ func generate(t *testing.T, m *Model, g engine.Generation) (text string, tokens 
 
 func prompt(s string) engine.Text { return engine.Text{String: s} }
 
-// TestSpeculate generates with and without speculation. Greedy answers have the same tokens, and those that
-// sample do not speculate.
+// TestSpeculate generates with and without speculation. The answers have the same tokens.
 func TestSpeculate(t *testing.T) {
 	plain, drafts := open(t, Options{}), open(t, Options{Speculate: true})
 	g := engine.Generation{Prompt: prompt(strings.Repeat("	if err != nil {\n\t\treturn err\n\t}\n", 6)), MaxTokens: 150, IgnoreStops: true}
-	_, want, _ := generate(t, plain, g)
-	_, got, _ := generate(t, drafts, g)
-	if !slices.EqualFunc(got, want, sameToken) {
-		t.Errorf("%v, want %v", got, want)
+	for _, temperature := range []float64{0, 0.5} {
+		g.Sampling.Temperature = temperature
+		_, want, _ := generate(t, plain, g)
+		_, got, _ := generate(t, drafts, g)
+		if !slices.EqualFunc(got, want, sameToken) {
+			t.Errorf("temperature %v: %v, want %v", temperature, got, want)
+		}
 	}
-	before := drafts.Load().DraftedTokens
-	t.Logf("%d tokens of drafts", before) // 0 if the scheduler predicts that they do not pay on this machine
+	t.Logf("%d tokens of drafts", drafts.Load().DraftedTokens) // 0 if the scheduler predicts that they do not pay on this machine
 	if !drafts.options(&g).Speculate || plain.options(&g).Speculate || plain.Load().DraftedTokens > 0 {
 		t.Errorf("an answer speculates: %t, without the option %t", drafts.options(&g).Speculate, plain.options(&g).Speculate)
-	}
-	g.Sampling.Temperature = 1
-	if generate(t, drafts, g); drafts.options(&g).Speculate || drafts.Load().DraftedTokens != before {
-		t.Error("an answer that samples has drafts")
 	}
 }
 
