@@ -16,8 +16,9 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestMetal runs the tests of every device on the Metal device with the software Metal.
-func TestMetal(t *testing.T) {
+// softMetal returns a Metal device with the software Metal.
+func softMetal(t testing.TB, mode string) *metal.Device {
+	t.Helper()
 	if err := soft.Start(".."); err != nil {
 		t.Fatal(err)
 	}
@@ -25,6 +26,15 @@ func TestMetal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	dev, err := metal.New(metal.Options{Mode: mode, Kernels: k})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dev
+}
+
+// TestMetal runs the tests of every device on the Metal device with the software Metal.
+func TestMetal(t *testing.T) {
 	for _, mode := range metal.Modes() {
 		for _, c := range sessionTests {
 			if c.name == "Chunks" {
@@ -48,10 +58,7 @@ func TestMetal(t *testing.T) {
 				})
 				c.run(t, func(t testing.TB, name string, chunk int, o compiler.Options) *replay.Model {
 					t.Helper()
-					dev, err := metal.New(metal.Options{Mode: mode, Kernels: k})
-					if err != nil {
-						t.Fatal(err)
-					}
+					dev := softMetal(t, mode)
 					// gemm_halves rounds differently than gemv; a table for batching has only the former.
 					o.Batching = o.Batching || c.name == "AllLogits" || c.name == "RepromptRows"
 					return loadedOn(t, quicker{dev}, "m4-pro", name, chunk, o)
@@ -64,17 +71,7 @@ func TestMetal(t *testing.T) {
 // TestMetalBatching replays a table for batching on the Metal device with the software Metal: rows
 // alone, among others and in a prompt that is cut at random. There are few, because each takes seconds.
 func TestMetalBatching(t *testing.T) {
-	if err := soft.Start(".."); err != nil {
-		t.Fatal(err)
-	}
-	k, err := kernels.Embedded()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dev, err := metal.New(metal.Options{Mode: "record", Kernels: k})
-	if err != nil {
-		t.Fatal(err)
-	}
+	dev := softMetal(t, "record")
 	m := loadedOn(t, dev, "m4-pro", "qwen3", 16, compiler.Options{Batching: true, AllLogits: true, Context: 32})
 	if err := batchtest.Check(t.Context(), session(t, m, replay.SessionOptions{}), 512, batchtest.Tokens(3, 512), []int{2}, 4); err != nil {
 		t.Error(err)
@@ -84,23 +81,13 @@ func TestMetalBatching(t *testing.T) {
 // TestMetalPooled replays pooled tables on the Metal device with the software Metal: in each mode, some
 // families, with few and short contexts, because a context takes a second.
 func TestMetalPooled(t *testing.T) {
-	if err := soft.Start(".."); err != nil {
-		t.Fatal(err)
-	}
-	k, err := kernels.Embedded()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for mode, names := range map[string][]string{"record": {"llama", "gemma2", "../variants/gpt_oss", "../variants/lfm2", "../variants/gemma3n"}, "encode": {"qwen3", "mistral", "../variants/qwen3_5_one"}} {
 		t.Run(mode, func(t *testing.T) {
 			testPooled(t, pooledSize{130, 5, 15, 6}, func(t *testing.T, name string, chunk int, o compiler.Options) *pooled {
 				if !slices.Contains(names, name) {
 					t.Skip("another mode has it, or takes long")
 				}
-				dev, err := metal.New(metal.Options{Mode: mode, Kernels: k})
-				if err != nil {
-					t.Fatal(err)
-				}
+				dev := softMetal(t, mode)
 				return openPooled(t, dev, "m4-pro", name, chunk, o)
 			})
 		})
@@ -110,19 +97,9 @@ func TestMetalPooled(t *testing.T) {
 // TestMetalPooledIsBatching compares a pooled table with a table for batching, both on the Metal device with
 // the software Metal, in both modes.
 func TestMetalPooledIsBatching(t *testing.T) {
-	if err := soft.Start(".."); err != nil {
-		t.Fatal(err)
-	}
-	k, err := kernels.Embedded()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, mode := range metal.Modes() {
 		device := func() *metal.Device {
-			dev, err := metal.New(metal.Options{Mode: mode, Kernels: k})
-			if err != nil {
-				t.Fatal(err)
-			}
+			dev := softMetal(t, mode)
 			return dev
 		}
 		p := openPooled(t, device(), "m4-pro", "llama", 32, compiler.Options{Context: 96, Sequences: 2, Sampler: compiler.SamplerNone})
@@ -133,18 +110,8 @@ func TestMetalPooledIsBatching(t *testing.T) {
 // TestMetalParallel plays random scripts on a model for many sequences on the Metal device with the software
 // Metal.
 func TestMetalParallel(t *testing.T) {
-	if err := soft.Start(".."); err != nil {
-		t.Fatal(err)
-	}
-	k, err := kernels.Embedded()
-	if err != nil {
-		t.Fatal(err)
-	}
 	testInvariance(t, 8, compiler.Options{}, func(o compiler.Options) *replay.Model {
-		dev, err := metal.New(metal.Options{Mode: "record", Kernels: k})
-		if err != nil {
-			t.Fatal(err)
-		}
+		dev := softMetal(t, "record")
 		if o.Sequences == 0 {
 			return loadedOn(t, dev, "m4-pro", "llama", 48, o)
 		}
@@ -169,17 +136,7 @@ var (
 // TestMetalSpeculatePieces speculates on a GPU so slow that a replay of verify takes several command buffers.
 // The tokens must be those of decoding.
 func TestMetalSpeculatePieces(t *testing.T) {
-	if err := soft.Start(".."); err != nil {
-		t.Fatal(err)
-	}
-	k, err := kernels.Embedded()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dev, err := metal.New(metal.Options{Mode: "record", Kernels: k})
-	if err != nil {
-		t.Fatal(err)
-	}
+	dev := softMetal(t, "record")
 	soft.SetClock(&soft.Clock{Price: func(*soft.Command) float64 { return 1e-6 }, Watchdog: 60})
 	t.Cleanup(func() { soft.SetClock(nil) })
 	m := loadedOn(t, quicker{dev}, "m4-pro", "../variants/qwen3_5_equal", 48, compiler.Options{Draft: 3, Context: 128})
@@ -212,20 +169,10 @@ func (q quicker) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 // TestMetalLayers replays models with recurrent state and latent attention on the Metal device with the
 // software Metal, with short contexts, because a context takes a second.
 func TestMetalLayers(t *testing.T) {
-	if err := soft.Start(".."); err != nil {
-		t.Fatal(err)
-	}
-	k, err := kernels.Embedded()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for mode, names := range map[string][]string{"record": {"lfm2", "qwen3_5_equal"}, "encode": {"glm4_moe_lite"}} {
 		t.Run(mode, func(t *testing.T) {
 			testLayers(t, names, layerSize{70, 24}, func(t testing.TB, name string, chunk int, o compiler.Options) *replay.Model {
-				dev, err := metal.New(metal.Options{Mode: mode, Kernels: k})
-				if err != nil {
-					t.Fatal(err)
-				}
+				dev := softMetal(t, mode)
 				return loadedOn(t, quicker{dev}, "m4-pro", name, chunk, o)
 			})
 		})
