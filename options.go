@@ -244,7 +244,8 @@ type TableOptions struct {
 	// "none" leaves out the programs that sample.
 	Sampler string
 	// Draft is the largest number of tokens in a draft of speculative decoding, at most
-	// table.MaxDraft. GenerateOptions.Speculate requires it, except with Options.Parallel. 0 omits the program "verify".
+	// table.MaxDraft. GenerateOptions.Speculate requires it, except with Options.Parallel. 0 omits
+	// the program "verify".
 	Draft int
 
 	// KV is the element type of the KV cache. KVQ8 requires a head size that is a multiple

@@ -98,12 +98,8 @@ func TestMetalPooled(t *testing.T) {
 // the software Metal, in both modes.
 func TestMetalPooledIsBatching(t *testing.T) {
 	for _, mode := range metal.Modes() {
-		device := func() *metal.Device {
-			dev := softMetal(t, mode)
-			return dev
-		}
-		p := openPooled(t, device(), "m4-pro", "llama", 32, compiler.Options{Context: 96, Sequences: 2, Sampler: compiler.SamplerNone})
-		isBatching(t, p, loadedOn(t, device(), "m4-pro", "llama", 32, compiler.Options{Context: 96, Batching: true}), 5)
+		p := openPooled(t, softMetal(t, mode), "m4-pro", "llama", 32, compiler.Options{Context: 96, Sequences: 2, Sampler: compiler.SamplerNone})
+		isBatching(t, p, loadedOn(t, softMetal(t, mode), "m4-pro", "llama", 32, compiler.Options{Context: 96, Batching: true}), 5)
 	}
 }
 

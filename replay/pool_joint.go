@@ -36,8 +36,7 @@ func (p *pool) mostHeads() int {
 
 // together executes a joint pass: one program computes the rows, the tokens of their drafts and the positions of
 // the chunks, each position as a row of its sequence, and another one chooses the tokens that follow the rows,
-// the tokens of drafts and the ends of prompts.
-// Their records are the first.
+// the tokens of drafts and the ends of prompts. Their records are the first.
 func (p *pool) together(s *batch.Submission) error {
 	results := s.Results[len(s.Rows):]
 	if p.halt.Load() {

@@ -20,6 +20,9 @@ func decoding(rows []Row) int {
 // tokens a second than a chain. Nothing is set back for the pages of drafts. prompts is the number
 // of requests of which chunks may join the pass.
 func (s *Scheduler) speculate(step *Step, prompts int) {
+	if s.c.Joint == 0 || !slices.ContainsFunc(step.Decode, func(r Row) bool { return r.Request.Speculate }) {
+		return
+	}
 	room := min(s.c.Joint, s.c.Budget, s.c.Heads-prompts) - len(step.Decode)
 	rows := slices.Clone(step.Decode)
 	drafted, expected := 0, float64(len(rows))

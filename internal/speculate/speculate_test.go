@@ -33,6 +33,15 @@ func TestDraft(t *testing.T) {
 	}
 }
 
+// TestExpected checks which part of a draft is expected to be correct.
+func TestExpected(t *testing.T) {
+	for trust, want := range map[speculate.Trust]float64{0: 0.5, 3: 0.8, speculate.TrustFailed: 0.5} {
+		if got := trust.Expected(); got != want {
+			t.Errorf("trust %d: %g, want %g", trust, got, want)
+		}
+	}
+}
+
 // TestTrust checks how the lengths of drafts depend on the results of earlier drafts.
 func TestTrust(t *testing.T) {
 	history := make([]uint32, 20) // all tokens are equal, so every comparison matches
