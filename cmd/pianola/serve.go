@@ -267,7 +267,6 @@ func (f *serveFlags) run(cmd *cobra.Command, args []string) (err error) {
 	if err == nil {
 		err = r.run(cmd.Context())
 	}
-	// Shutdown also closes what listen opened before an error.
 	return errors.Join(err, s.Shutdown(context.Background(), f.drain), r.close())
 }
 

@@ -439,7 +439,8 @@ func TestServeRefusals(t *testing.T) {
 		{"serve MODEL --alias a=b", "--alias a=b", statusFailed},
 		{"serve --models-dir " + empty, "has no model", statusFailed},
 		{"serve MODEL --template-file " + empty + "/none", "none", statusFailed},
-		{"serve MODEL --addr 127.0.0.1:0 --pprof :0", "loopback", statusFailed},
+		{"serve MODEL --addr 127.0.0.1:0 --metrics-addr 127.0.0.1:99999", "--metrics-addr", statusFailed},
+		{"serve MODEL --addr 127.0.0.1:0 --metrics-addr 127.0.0.1:0 --pprof :0", "loopback", statusFailed},
 	} {
 		wantError(t, runCommand(t, strings.Fields(strings.ReplaceAll(c.args, "MODEL", gopher))...), c.status, c.contains)
 	}

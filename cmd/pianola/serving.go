@@ -29,42 +29,55 @@ type running struct {
 	profiles io.Closer
 }
 
-// listen opens the addresses and serves them.
+// listen opens all addresses, and serves them when none has failed.
 func (r *running) listen() (err error) {
+	var opened []io.Closer
+	defer func() {
+		if err != nil {
+			for _, l := range opened {
+				err = errors.Join(err, l.Close())
+			}
+		}
+	}()
 	if r.main, err = net.Listen("tcp", r.f.addr); err != nil {
 		return err
 	}
+	opened = append(opened, r.main)
 	if !server.Loopback(r.main.Addr()) && r.f.apiKeys == "" && !r.f.insecure {
-		return errors.Join(fmt.Errorf("--addr %s: other machines can reach this address: use --api-keys, or --insecure-listen to let everybody in", r.f.addr), r.main.Close())
+		return fmt.Errorf("--addr %s: other machines can reach this address: use --api-keys, or --insecure-listen to let everybody in", r.f.addr)
 	}
-	l := r.main
+	service := r.main
 	if r.f.cert != "" {
 		if err := r.readCertificate(); err != nil {
-			return errors.Join(err, l.Close())
+			return err
 		}
-		l = tls.NewListener(l, &tls.Config{
+		service = tls.NewListener(service, &tls.Config{
 			MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
 			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return r.cert.Load(), nil },
 		})
 	}
-	go func() { r.failed <- r.s.Serve(l) }()
+	var metrics, profiles net.Listener
 	if r.f.metricsAddr != "" {
-		metrics, err := net.Listen("tcp", r.f.metricsAddr)
-		if err != nil {
+		if metrics, err = net.Listen("tcp", r.f.metricsAddr); err != nil {
 			return fmt.Errorf("--metrics-addr: %w", err)
 		}
+		opened = append(opened, metrics)
+	}
+	if r.f.pprof != "" {
+		if profiles, err = observe.ListenProfiles(r.f.pprof); err != nil {
+			return err
+		}
+	}
+	go func() { r.failed <- r.s.Serve(service) }()
+	if metrics != nil {
 		r.o.Log.Info("metrics", "address", metrics.Addr().String())
 		go func() { r.failed <- r.s.ServeOperator(metrics) }()
 	}
-	if r.f.pprof != "" {
-		l, err := observe.ListenProfiles(r.f.pprof)
-		if err != nil {
-			return err
-		}
+	if profiles != nil {
 		one := observe.ProfileServer()
 		r.profiles = one
-		r.o.Log.Info("profiles", "address", l.Addr().String())
-		go func() { r.failed <- one.Serve(l) }()
+		r.o.Log.Info("profiles", "address", profiles.Addr().String())
+		go func() { r.failed <- one.Serve(profiles) }()
 	}
 	return nil
 }
