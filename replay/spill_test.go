@@ -107,8 +107,19 @@ func testSpill(t *testing.T, n int, o compiler.Options, open func(o compiler.Opt
 	if l.Running+l.Waiting+l.UsedPages > 0 || l.SavedPages == 0 || l.RestoredPages == 0 || l.RestoredTokens != sum || sum == 0 || l.LostPages > 0 || l.SpillMemory == 0 {
 		t.Errorf("after all scripts, which restored %d tokens: %+v", restored, l)
 	}
-	if n, err := m.ReleaseIdle(0); err != nil || n < l.SpillMemory || m.Occupancy().SpillMemory > 0 {
-		t.Errorf("%d bytes were released, %v: %+v", n, err, m.Occupancy())
+	var released uint64
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		n, err := m.ReleaseIdle(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A copy that is being written to the file is not released.
+		if released += n; m.Occupancy().SpillMemory == 0 || time.Now().After(end) {
+			break
+		}
+	}
+	if left := m.Occupancy(); released < l.SpillMemory || left.SpillMemory > 0 {
+		t.Errorf("%d bytes were released: %+v", released, left)
 	}
 	if err := m.Close(); err != nil {
 		t.Error(err)
