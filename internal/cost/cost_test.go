@@ -215,3 +215,26 @@ func BenchmarkProgram(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(p.Count), "ns/command")
 }
+
+// TestFewRequests checks what gemm_few requests for 64 rows of 4,096 columns: the rows for each 64 rows of W in
+// the wide form, which reads the weights once, and for each 32 in the other, which reads them twice.
+func TestFewRequests(t *testing.T) {
+	tab, c := compile(t, "llama-3.1-8b", "Q4_0", "h200", compiler.Options{Context: 256, Sequences: 64})
+	commands, _ := predict(t, tab, c, "batch.64", cost.Point{Position: 128, Rows: 64})
+	p, _, _ := tab.Program("batch.64")
+	const weights = 4096 / 32 * 18 // bytes of a row
+	want := map[string]uint64{
+		"layer.1.ffn.gate_up": 28672/64*64*2*4096 + 28672*weights + 2*4*64*28672, // units, and results
+		"layer.1.attn.o":      4096/32*64*2*4096 + 2*4096*weights + 2*4*64*4096,
+	}
+	for i := range commands {
+		label := tab.Label(int(p.First) + i)
+		if n, ok := want[label]; ok && commands[i].Requested != n {
+			t.Errorf("%s requests %d bytes, want %d", label, commands[i].Requested, n)
+		}
+		delete(want, label)
+	}
+	if len(want) > 0 {
+		t.Errorf("no commands %v", want)
+	}
+}

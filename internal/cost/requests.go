@@ -66,6 +66,10 @@ func (v *view) requested(device string) requests {
 		v.gemvRequests(&r, device)
 	case kernels.GEMM, kernels.GEMMHalves:
 		v.gemmRequests(&r, device)
+	case kernels.GEMMFew: // whole blocks of 8 rows of x, and a unit for each result
+		group, rows := v.fewGroup(), uint64(decl.FewRows(int(v.rows)))
+		r.loads[kernels.GEMMFewBindX] = ceilDiv(v.value("out"), group)*rows*2*v.value("in") + 4*v.rows*v.value("out")
+		r.loads[kernels.GEMMFewBindW] *= ceilDiv(v.rows, group)
 	case kernels.Halves:
 		r.loads[0] = v.converted(v.value("in"))
 		r.loads[1] = min(r.loads[1], 1) * r.loads[0]
@@ -266,6 +270,9 @@ func (v *view) gemmRequests(r *requests, device string) {
 		}
 	}
 }
+
+// fewGroup returns the number of rows of W, and the largest number of rows of x, of a threadgroup of gemm_few.
+func (v *view) fewGroup() uint64 { return 32 << v.value("wide") }
 
 // converted returns the bytes that are requested to convert rows of n float32 to float16. A thread reads
 // 4 vectors at a time, even past the end of a row, and reads all but the first ones twice.

@@ -378,8 +378,11 @@ func (v *view) productOperations(to *Command) uint64 {
 		perWeight = 0
 	}
 	passes := uint64(1)
-	if v.has("row_group") {
+	switch {
+	case v.has("row_group"):
 		passes = ceilDiv(v.rows, v.value("row_group"))
+	case v.c.Kernel == kernels.GEMMFew:
+		passes = ceilDiv(v.rows, v.fewGroup())
 	}
 	return uint64(perWeight * weights * float64(passes))
 }
