@@ -10,6 +10,7 @@ import (
 
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/internal/testmodels"
@@ -88,26 +89,32 @@ func TestBatchingFew(t *testing.T) {
 	}
 }
 
-// TestBatchingFewQuantised compiles for batches of 40 rows: gemm_few computes products of quantised weights.
-func TestBatchingFewQuantised(t *testing.T) {
-	for path, want := range map[string]decl.ID{"testdata/gopher-q8_0.gguf": kernels.GEMMFew, "testdata/tiny/llama": kernels.GEMMHalves} {
-		in := input(t, testmodels.Path(t, filepath.Join("..", path)), "h200", Options{Sequences: 40})
-		in.Chip.BatchFew = true
-		tab := mustCompile(t, in)
-		if faults := tab.Validate(); len(faults) > 0 {
-			t.Fatalf("%s: %v", path, faults[0])
-		}
-		p, _, ok := tab.Program("batch.40")
-		if !ok {
-			t.Fatalf("%s: no batch of 40 rows", path)
-		}
-		for i, c := range tab.ProgramCmds(p) {
-			if other := map[decl.ID]decl.ID{kernels.GEMMFew: kernels.GEMMHalves, kernels.GEMMHalves: kernels.GEMMFew}[want]; c.Kernel == other {
-				t.Errorf("%s: unexpected kernel of %s", path, tab.Label(int(p.First)+i))
-			}
-			if c.Kernel == kernels.GEMMFew && c.Grid[1] != 2 {
-				t.Errorf("%s: %d groups of rows, want 2", path, c.Grid[1])
-			}
+// TestBatchingWide checks which form of gemm_few products get: large matrices that of threadgroups of 64 rows,
+// if there are more than 8 rows, and small ones that of more threadgroups.
+func TestBatchingWide(t *testing.T) {
+	c, err := chip.Lookup("h200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name          string
+		typ           dtype.Type
+		out, in, rows int
+		wide          bool
+	}{
+		{"gate_up of 8B", dtype.Q4_0, 28672, 4096, 64, true},
+		{"gate_up of 8B", dtype.Q4_0, 28672, 4096, 32, true},
+		{"gate_up of 8B", dtype.Q4_0, 28672, 4096, 8, false},
+		{"qkv of 8B", dtype.Q4_0, 6144, 4096, 64, true},
+		{"down of 8B", dtype.Q4_0, 4096, 14336, 64, false},
+		{"gate_up of 8B", dtype.F16, 28672, 4096, 32, false},
+		{"o of 0.6B", dtype.Q4_0, 1024, 2048, 64, false},
+		{"down of 0.6B", dtype.Q4_0, 1024, 3072, 64, false},
+	} {
+		a := halvesProductArgs{w: &weight{typ: test.typ, rows: test.out, cols: test.in}, few: true}
+		l := &lowering{s: &state{in: Input{Chip: c, Options: Options{Batching: true}}}, p: &program{rows: test.rows}}
+		if got := a.wide(l); got != test.wide {
+			t.Errorf("%s, %s, %d rows: wide %t, want %t (%.0f and %.0f clocks)", test.name, test.typ, test.rows, got, test.wide, a.fewTime(l, 64), a.fewTime(l, 32))
 		}
 	}
 }

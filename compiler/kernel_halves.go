@@ -1,6 +1,8 @@
 package compiler
 
 import (
+	"math"
+
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
@@ -121,8 +123,7 @@ func (s *state) segments() bool {
 const (
 	warpgroupThreads = 384 // threads of a threadgroup of gemm_halves with warpgroup matrix instructions
 	fewThreads       = 256 // threads of a threadgroup of gemm_few
-	fewRows          = 32  // most rows of x of a threadgroup of gemm_few, which has one or two groups of them
-	fewOut           = 32  // rows of W that a threadgroup of gemm_few computes
+	fewRows          = 32  // rows of W and most rows of x of a threadgroup of gemm_few; it has twice as many in the wide form
 	fewSegments      = 8   // segments of the columns that it divides among its SIMD groups
 	halvesGroup      = 128 // rows of W that a threadgroup of warpgroups computes
 	// halvesConstant is the part of such a threadgroup's time that does not depend on its shape. Its
@@ -160,7 +161,12 @@ func (a halvesProductArgs) lower(l *lowering) {
 	l.set(kernels.GEMMHalvesSpecAct, a.act)
 	l.set(kernels.GEMMHalvesSpecWeights, uint32(a.w.layout))
 	if a.few {
-		kernels.GEMMFewParams{In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Ahead: a.ahead(l, fewOut, fewSegments)}.Put(&l.cmd)
+		rows := fewRows
+		if a.wide(l) {
+			rows = 2 * fewRows
+			l.flag(kernels.GEMMFewSpecWide, true)
+		}
+		kernels.GEMMFewParams{In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Ahead: a.ahead(l, rows, fewSegments)}.Put(&l.cmd)
 		return
 	}
 	l.flag(kernels.GEMMHalvesSpecSegments, l.s.segments())
@@ -169,6 +175,34 @@ func (a halvesProductArgs) lower(l *lowering) {
 		In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Group: uint32(shape.group), RowGroup: uint32(shape.rows),
 		Spread: uint32(shape.spread), Ahead: a.ahead(l, halvesGroup, 1),
 	}.Put(&l.cmd)
+}
+
+// The numbers of pairs of float16 that a multiprocessor multiplies in a clock, and of bytes that it copies
+// from the L2 cache, in gemm_few with quantised weights. All multiprocessors together copy half of that. They
+// are estimates from the times of llama-3.1-8b Q4_0 on an H100 (docs/BENCHMARKS.md).
+const (
+	fewProducts = 690
+	fewBytes    = 64
+)
+
+// wide reports whether the wide form of gemm_few is estimated to take less time. Its threadgroups request
+// fewer bytes for each product, but there are fewer of them. For up to 8 rows the other form is faster, and
+// prefill_few computes any number of rows up to 32.
+func (a halvesProductArgs) wide(l *lowering) bool {
+	return l.s.in.Options.Batching && a.w.typ.Quantized() && l.p.rows > 8 && a.fewTime(l, 2*fewRows) < a.fewTime(l, fewRows)
+}
+
+// fewTime estimates the time of gemm_few in clocks of a multiprocessor, if a threadgroup computes group rows
+// of W and at most as many of x.
+func (a halvesProductArgs) fewTime(l *lowering, group int) float64 {
+	rows := decl.FewRows(l.p.rows)
+	groups := float64(ceil(a.w.rows, group) * ceil(rows, group))
+	cores := float64(max(l.s.in.Chip.Cores, 1))
+	rows = min(rows, group)
+	weights, _ := a.w.typ.Bytes(uint64(group * a.w.cols))
+	bytes := float64(weights) + float64(2*rows*a.w.cols)
+	one := max(float64(group*rows*a.w.cols)/fewProducts, bytes/fewBytes) // of a threadgroup
+	return max(math.Ceil(groups/cores)*one, 2*groups/cores*bytes/fewBytes)
 }
 
 // ahead returns the number of columns of a segment that a threadgroup of rows rows of W requests before its

@@ -1,22 +1,26 @@
-// The product with up to 64 rows of float16 activations, which reads W once for each 32 of them.
+// The product with up to 64 rows of float16 activations.
 //
-// A threadgroup computes 32 rows of W. Each of its SIMD groups multiplies one segment of the columns, and
-// the sums of the segments are added in order at the end. A SIMD group has a ring of stages in threadgroup
-// memory, each with some tiles of 32 columns of the weights and of the input, several stages ahead. In a
-// tile, quantised weights and the input are runs of bytes that Hopper's copy unit copies by itself; its time
-// depends on the number of runs, so the kernel halves writes the input in the order in which this kernel
-// reads it. Rows of float weights are short runs: the lanes copy them.
+// A threadgroup computes 32 rows of W with up to 32 rows of x, or in the wide form 64 with up to 64, for
+// which it requests half as many bytes for each product. Only quantised weights have the wide form. Each
+// SIMD group multiplies one segment of the columns, and the sums of the segments are added in order at the
+// end. A SIMD group has a ring of stages in threadgroup memory, each with some tiles of 32 columns of the
+// weights and of the input, several stages ahead. In a tile, quantised weights and the input are runs of
+// bytes that Hopper's copy unit copies by itself; its time depends on the number of runs, so the kernel
+// halves writes the input in the order in which this kernel reads it. Rows of float weights are short runs:
+// the lanes copy them.
 //
-// The lanes hold weights as operands of multiply_halves, lane 4g+t for rows g and g+8 of 16 and columns 4t
-// to 4t+3 of 16: with 8 values of g and two products a lane has four rows of W. In layout Tiled16 these
-// are four neighbouring rows of a strip, for which a word of 16 bytes holds the columns, and others 16
-// columns further. In layout Rows they are rows g, g+8, g+16 and g+24.
+// The lanes hold 32 rows of W at a time as operands of multiply_halves, lane 4g+t for rows g and g+8 of 16
+// and columns 4t to 4t+3 of 16: with 8 values of g and two products a lane has four rows of W. In layout
+// Tiled16 these are four neighbouring rows of a strip, for which a word of 16 bytes holds the columns, and
+// others 16 columns further. In layout Rows they are rows g, g+8, g+16 and g+24.
 #include "chunks.h"
 #include "multiply.h"
 
-// Rows of W of a threadgroup, its largest number of rows of x, and columns of a tile.
+// PIANOLA_FEW_OUT is the number of rows of W that the lanes hold at a time. A threadgroup has Wide times as
+// many rows of W, and at most as many rows of x; Wide is 1 or 2.
 #define PIANOLA_FEW_OUT 32
-#define PIANOLA_FEW_ROWS 32
+
+// PIANOLA_FEW_COLUMNS is the number of columns of a tile.
 #define PIANOLA_FEW_COLUMNS 32
 
 // PIANOLA_FEW_BLOCK is the size in bytes of the part of a tile of the input that consists of 8 rows.
@@ -35,18 +39,20 @@ static inline uint few_step(uint type) {
     return f.tiles == 1 ? f.bytes : f.quants_step;
 }
 
-// few_stage describes a stage: the weights, in layout Tiled16 two strips of a head and tiles, in layout Rows
-// 32 rows of 128 bytes; then the input. PIANOLA_FEW_RING is the size of a SIMD group's ring. Behind the rings
-// of all SIMD groups there are 64 bytes for the barriers of each.
-#define PIANOLA_FEW_RING(floats) ((floats) ? 25600 : 14336 - 64)
-template <uint T, uint N>
+// few_stage describes a stage of 8*N rows of x: the weights, in layout Tiled16 strips of a head and tiles, in
+// layout Rows 32 rows of 128 bytes; then the input. PIANOLA_FEW_RING is the size of a SIMD group's ring. Two
+// threadgroups with small rings fit in a multiprocessor. Behind the rings of all SIMD groups there are 64
+// bytes for the barriers of each.
+#define PIANOLA_FEW_RING(large) ((large) ? 25600 : 14336 - 64)
+template <uint T, uint N, uint Wide>
 struct few_stage {
     enum : uint {
         floats = T <= PIANOLA_WTYPE_BF16 ? 1 : 0,
-        ring = PIANOLA_FEW_RING(floats),
+        ring = PIANOLA_FEW_RING(floats != 0 || Wide == 2),
+        strips = Wide * PIANOLA_FEW_OUT / 16,
     };
     static inline uint strip(uint tiles) { return few_head(T) + tiles * few_step(T); }
-    static inline uint weights(uint tiles) { return floats != 0 ? 64 * PIANOLA_FEW_OUT * tiles : 2 * strip(tiles); }
+    static inline uint weights(uint tiles) { return floats != 0 ? 64 * PIANOLA_FEW_OUT * tiles : strips * strip(tiles); }
     static inline uint bytes(uint tiles) { return weights(tiles) + tiles * N * PIANOLA_FEW_BLOCK; }
     // tiles returns the number of tiles of a stage: 4 if the ring has room for two such stages, else 2.
     // Float weights always have 2, a whole row of threadgroup memory's banks.
@@ -54,12 +60,14 @@ struct few_stage {
     static inline uint count() { return min(ring / bytes(tiles()), 5u); }
 };
 
-// few_part is the share of a SIMD group: tiles from first to last-1 of 32 rows of W, and its ring.
+// few_part is the share of a SIMD group: tiles from first to last-1 of the threadgroup's rows of W, and its
+// ring.
 struct few_part {
     uint first, last;
     threadgroup uchar *ring;
     device const uchar *w; // quantised weights: the first strip
-    uint strip;            // the distance to the second
+    uint strip;            // the distance from a strip to the next
+    uint strips;           // their number
 };
 
 // few_input is a threadgroup's part of the input: its blocks of the first tile, the distance in bytes from
@@ -89,27 +97,29 @@ static inline void copy_run(threadgroup uchar *to, device const uchar *from, uin
 static inline uint few_piece(uint row, uint piece) { return row * PIANOLA_CHUNK_BYTES + (piece ^ row % 4 * 2) * 16; }
 
 // few_share returns the share of a SIMD group. Neighbouring segments may be empty.
-template <uint T, uint N>
+template <uint T, uint N, uint Wide>
 static inline few_part few_share(thread const halves_product &p, threadgroup uchar *tg, uint simd) {
     const uint segment = segment_columns(p.in) / PIANOLA_FEW_COLUMNS;
     const uint tiles = (p.in + PIANOLA_FEW_COLUMNS - 1) / PIANOLA_FEW_COLUMNS;
-    few_part part = {min(simd * segment, tiles), min((simd + 1) * segment, tiles), tg + simd * few_stage<T, N>::ring, p.w, 0};
-    if (few_stage<T, N>::floats == 0) {
+    few_part part = {min(simd * segment, tiles), min((simd + 1) * segment, tiles), tg + simd * few_stage<T, N, Wide>::ring, p.w, 0, 0};
+    if (few_stage<T, N, Wide>::floats == 0) {
         const ulong strip = strip_bytes(T, p.in, T);
         part.w += p.low / 16 * strip;
-        part.strip = p.low + 16 < p.out ? uint(strip) : 0;
+        part.strip = uint(strip);
+        part.strips = (p.out - p.low) / 16;
     }
     return part;
 }
 
-// fill_few starts to copy a stage, the tiles from first to last-1.
-template <uint T, uint N>
+// fill_few starts to copy a stage, the tiles from first to last-1. Rows and strips of W past the last repeat
+// another; their results are not written.
+template <uint T, uint N, uint Wide>
 static inline void fill_few(threadgroup uchar *to, uint barrier, thread const few_part &part, thread const halves_product &p, thread const few_input &input, uint first, uint last, uint lane) {
-    typedef few_stage<T, N> S;
+    typedef few_stage<T, N, Wide> S;
     const uint tiles = last - first;
 #ifdef PIANOLA_WARPGROUPS
     if (lane == 0) {
-        metal::shim::barrier_expect(barrier, tiles * N * PIANOLA_FEW_BLOCK + (S::floats != 0 ? 0 : 2 * S::strip(tiles)));
+        metal::shim::barrier_expect(barrier, tiles * N * PIANOLA_FEW_BLOCK + (S::floats != 0 ? 0 : S::strips * S::strip(tiles)));
     }
 #endif
     if (S::floats != 0) {
@@ -126,9 +136,9 @@ static inline void fill_few(threadgroup uchar *to, uint barrier, thread const fe
         const tile_form f = tile_form_of(T);
         device const uchar *block = part.w + ulong(first / f.tiles) * f.bytes;
         PIANOLA_UNROLL
-        for (uint i = 0; i < 2; i++) {
+        for (uint i = 0; i < S::strips; i++) {
             threadgroup uchar *strip = to + i * S::strip(S::tiles());
-            device const uchar *from = block + i * part.strip;
+            device const uchar *from = block + ulong(i < part.strips ? i : 0) * part.strip;
             if (few_head(T) != 0) {
                 copy_run(strip, from, few_head(T), barrier, lane);
             }
@@ -148,26 +158,26 @@ static inline void fill_few(threadgroup uchar *to, uint barrier, thread const fe
 #ifdef PIANOLA_WARPGROUPS
 // request_few requests the first columns of a SIMD group's share of the weights before the input is ready,
 // so that they are in the L2 cache when they are copied.
-template <uint T>
+template <uint T, uint Wide>
 static inline void request_few(thread const halves_product &p, uint columns, uint lane, uint simd) {
     const uint segment = segment_columns(p.in);
     const uint first = simd * segment;
     const uint last = first + min(columns, segment);
     if (T <= PIANOLA_WTYPE_BF16) {
         request_row(p, p.low + lane, first, last);
-    } else if (lane < 2) {
+    } else if (lane < 2 * Wide) {
         request_strip<T>(p, p.low / 16 + lane, first, last);
     }
 }
 #endif
 
-// few_sums are a lane's sums: of two products for each of N blocks of 8 rows of x.
-template <uint N>
+// few_sums are a lane's sums: for each 32 rows of W of two products with each of N blocks of 8 rows of x.
+template <uint N, uint Wide>
 struct few_sums {
-    float4 of[2][N];
+    float4 of[2 * Wide][N];
 };
 
-// few_weights are a lane's weights of a tile: of each of its four rows two groups of 4 columns.
+// few_weights are a lane's weights of a tile of 32 rows: of each of its four rows two groups of 4 columns.
 struct few_weights {
     uint4 of[4];
 };
@@ -191,14 +201,14 @@ static inline few_weights few_floats(threadgroup const uchar *at, uint k, uint l
 }
 
 // few_quants returns a lane's quantised weights of tile k of a stage whose first tile is the block's tile
-// first.
-template <uint T, uint N>
-static inline few_weights few_quants(threadgroup const uchar *at, uint k, uint first, uint lane) {
-    typedef few_stage<T, N> S;
+// first, of two strips.
+template <uint T, uint N, uint Wide>
+static inline few_weights few_quants(threadgroup const uchar *strips, uint k, uint first, uint lane) {
+    typedef few_stage<T, N, Wide> S;
     const tile_form f = tile_form_of(T);
     const uint t = lane % 4;
     const uint quad = lane / 4 % 4;
-    threadgroup const uchar *strip = at + lane / 16 * S::strip(S::tiles());
+    threadgroup const uchar *strip = strips + lane / 16 * S::strip(S::tiles());
     threadgroup const uchar *tile = strip + k * few_step(T);
     threadgroup const uchar *head = f.tiles == 1 ? tile : strip;
     threadgroup const uchar *quants = tile + f.quants + 16 * quad;
@@ -237,22 +247,26 @@ static inline few_weights few_quants(threadgroup const uchar *at, uint k, uint f
 }
 
 // multiply_few adds the products of tile k of a stage that begins with tile first.
-template <uint T, uint N>
-static inline void multiply_few(thread few_sums<N> &sums, threadgroup const uchar *at, uint k, uint first, uint lane) {
-    typedef few_stage<T, N> S;
-    few_weights w;
-    if (S::floats != 0) {
-        w = few_floats<T>(at, k, lane);
-    } else {
-        w = few_quants<T, N>(at, k, first % tile_form_of(T).tiles, lane);
+template <uint T, uint N, uint Wide>
+static inline void multiply_few(thread few_sums<N, Wide> &sums, threadgroup const uchar *at, uint k, uint first, uint lane) {
+    typedef few_stage<T, N, Wide> S;
+    few_weights w[Wide];
+    PIANOLA_UNROLL
+    for (uint h = 0; h < Wide; h++) {
+        if (S::floats != 0) {
+            w[h] = few_floats<T>(at, k, lane);
+        } else {
+            w[h] = few_quants<T, N, Wide>(at + 2 * h * S::strip(S::tiles()), k, first % tile_form_of(T).tiles, lane);
+        }
     }
     PIANOLA_UNROLL
     for (uint n = 0; n < N; n++) {
         const uint4 x = *(threadgroup const uint4 *)(at + S::weights(S::tiles()) + (k * N + n) * PIANOLA_FEW_BLOCK + 16 * lane);
         PIANOLA_UNROLL
-        for (uint i = 0; i < 2; i++) {
-            multiply_halves(sums.of[i][n], uint4(w.of[2 * i].xy, w.of[2 * i + 1].xy), x.xy, lane);
-            multiply_halves(sums.of[i][n], uint4(w.of[2 * i].zw, w.of[2 * i + 1].zw), x.zw, lane);
+        for (uint i = 0; i < 2 * Wide; i++) {
+            thread const few_weights &v = w[i / 2];
+            multiply_halves(sums.of[i][n], uint4(v.of[i % 2 * 2].xy, v.of[i % 2 * 2 + 1].xy), x.xy, lane);
+            multiply_halves(sums.of[i][n], uint4(v.of[i % 2 * 2].zw, v.of[i % 2 * 2 + 1].zw), x.zw, lane);
         }
     }
 }
@@ -262,39 +276,36 @@ static inline void multiply_few(thread few_sums<N> &sums, threadgroup const ucha
 template <uint T>
 static inline uint few_row(uint i, uint k, uint lane) {
     const uint g = lane / 4;
-    return is_float(T) ? g + 16 * i + 8 * k : g / 4 * 16 + g % 4 * 4 + 2 * i + k;
+    return i / 2 * PIANOLA_FEW_OUT + (is_float(T) ? g + i % 2 * 16 + 8 * k : g / 4 * 16 + g % 4 * 4 + i % 2 * 2 + k);
 }
 
-// add_few adds the sums of all SIMD groups, the first one's first, and writes the results. Each
-// SIMD group takes some of the blocks of 8 rows of x.
-template <uint T, uint N>
-static inline void add_few(thread const few_sums<N> &sums, thread const halves_product &p, thread const few_input &input, threadgroup uchar *tg, uint lane, uint simd) {
+// add_few adds the sums of all SIMD groups, the first one's first, and writes the results. Each SIMD group
+// takes some of the products with a block of 8 rows of x.
+template <uint T, uint N, uint Wide>
+static inline void add_few(thread const few_sums<N, Wide> &sums, thread const halves_product &p, thread const few_input &input, threadgroup uchar *tg, uint lane, uint simd) {
     threadgroup float4 *all = (threadgroup float4 *)tg;
     threadgroup_barrier(mem_flags::mem_threadgroup); // the rings are no longer used
     PIANOLA_UNROLL
-    for (uint i = 0; i < 2; i++) {
+    for (uint i = 0; i < 2 * Wide; i++) {
         PIANOLA_UNROLL
         for (uint n = 0; n < N; n++) {
-            all[((2 * n + i) * PIANOLA_SIMDS + simd) * 32 + lane] = sums.of[i][n];
+            all[((2 * Wide * n + i) * PIANOLA_SIMDS + simd) * 32 + lane] = sums.of[i][n];
         }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (simd >= 2 * N) {
-        return;
-    }
-    const uint i = simd % 2;
-    const uint n = simd / 2;
-    float4 v = float4(0.0f);
-    PIANOLA_UNROLL
-    for (uint k = 0; k < PIANOLA_SIMDS; k++) {
-        v += all[(simd * PIANOLA_SIMDS + k) * 32 + lane];
-    }
-    PIANOLA_UNROLL
-    for (uint k = 0; k < 4; k++) {
-        const uint r = 8 * n + lane % 4 * 2 + k % 2;
-        const uint o = p.low + few_row<T>(i, k / 2, lane);
-        if (r < p.last && o < p.high) {
-            p.y[ulong(r) * p.y_stride + o] = v[k] * input.units[r] + (p.bias ? p.b[o] : 0.0f);
+    for (uint part = simd; part < 2 * Wide * N; part += PIANOLA_SIMDS) {
+        float4 v = float4(0.0f);
+        PIANOLA_UNROLL
+        for (uint k = 0; k < PIANOLA_SIMDS; k++) {
+            v += all[(part * PIANOLA_SIMDS + k) * 32 + lane];
+        }
+        PIANOLA_UNROLL
+        for (uint k = 0; k < 4; k++) {
+            const uint r = part / (2 * Wide) * 8 + lane % 4 * 2 + k % 2;
+            const uint o = p.low + few_row<T>(part % (2 * Wide), k / 2, lane);
+            if (r < p.last && o < p.high) {
+                p.y[ulong(r) * p.y_stride + o] = v[k] * input.units[r] + (p.bias ? p.b[o] : 0.0f);
+            }
         }
     }
 }
@@ -324,12 +335,12 @@ static inline void few_next(thread few_ring &r, uint count) {
 
 // few_begin starts to copy the stage that begins with tile first, if there is one, and returns the first
 // tile of the next. Stages begin at multiples of the number of their tiles.
-template <uint T, uint N>
+template <uint T, uint N, uint Wide>
 static inline uint few_begin(thread few_ring &r, uint barriers, thread const few_part &part, thread const halves_product &p, thread const few_input &input, uint first, uint lane) {
-    typedef few_stage<T, N> S;
+    typedef few_stage<T, N, Wide> S;
     const uint next = min((first / S::tiles() + 1) * S::tiles(), part.last);
     if (first < part.last) {
-        fill_few<T, N>(part.ring + r.at * S::bytes(S::tiles()), barriers + 8 * r.at, part, p, input, first, next, lane);
+        fill_few<T, N, Wide>(part.ring + r.at * S::bytes(S::tiles()), barriers + 8 * r.at, part, p, input, first, next, lane);
         few_next(r, S::count());
     }
     commit_stage();
@@ -337,10 +348,10 @@ static inline uint few_begin(thread few_ring &r, uint barriers, thread const few
 }
 
 // gemm_few_of multiplies up to 8*N rows of x.
-template <uint T, uint N>
+template <uint T, uint N, uint Wide>
 static inline void gemm_few_of(thread const halves_product &p, thread const few_input &input, threadgroup uchar *tg, uint lane, uint simd) {
-    typedef few_stage<T, N> S;
-    const few_part part = few_share<T, N>(p, tg, simd);
+    typedef few_stage<T, N, Wide> S;
+    const few_part part = few_share<T, N, Wide>(p, tg, simd);
     uint barriers = 0;
 #ifdef PIANOLA_WARPGROUPS
     barriers = metal::shim::shared_address(tg) + PIANOLA_SIMDS * S::ring + 64 * simd;
@@ -352,9 +363,9 @@ static inline void gemm_few_of(thread const halves_product &p, thread const few_
     }
     metal::shim::simdgroup_wait();
 #endif
-    few_sums<N> sums;
+    few_sums<N, Wide> sums;
     PIANOLA_UNROLL
-    for (uint i = 0; i < 2; i++) {
+    for (uint i = 0; i < 2 * Wide; i++) {
         PIANOLA_UNROLL
         for (uint n = 0; n < N; n++) {
             sums.of[i][n] = float4(0.0f);
@@ -364,12 +375,12 @@ static inline void gemm_few_of(thread const halves_product &p, thread const few_
     few_ring used = {0, 0};
     uint next = part.first;
     for (uint i = 0; i + 1 < S::count(); i++) {
-        next = few_begin<T, N>(filled, barriers, part, p, input, next, lane);
+        next = few_begin<T, N, Wide>(filled, barriers, part, p, input, next, lane);
     }
     for (uint first = part.first; first < part.last;) {
         // All lanes have read the stage before, so it can be filled again.
         simdgroup_barrier(mem_flags::mem_threadgroup);
-        next = few_begin<T, N>(filled, barriers, part, p, input, next, lane);
+        next = few_begin<T, N, Wide>(filled, barriers, part, p, input, next, lane);
 #ifdef PIANOLA_WARPGROUPS
         metal::shim::barrier_wait(barriers + 8 * used.at, used.phase);
         const bool lanes = S::floats != 0;
@@ -383,31 +394,33 @@ static inline void gemm_few_of(thread const halves_product &p, thread const few_
         threadgroup const uchar *at = part.ring + used.at * S::bytes(S::tiles());
         const uint last = min((first / S::tiles() + 1) * S::tiles(), part.last);
         for (uint k = 0; k < last - first; k++) {
-            multiply_few<T, N>(sums, at, k, first, lane);
+            multiply_few<T, N, Wide>(sums, at, k, first, lane);
         }
         few_next(used, S::count());
         first = last;
     }
-    add_few<T, N>(sums, p, input, tg, lane, simd);
+    add_few<T, N, Wide>(sums, p, input, tg, lane, simd);
 }
 
-// gemm_few_rows multiplies the rows of x of a threadgroup, up to PIANOLA_FEW_ROWS of rows.
-template <uint T>
+// gemm_few_rows multiplies the rows of x of a threadgroup, up to as many of rows as it has rows of W.
+template <uint T, uint Wide>
 static inline void gemm_few_rows(thread halves_product p, threadgroup uchar *tg, uint rows, uint group, uint lane, uint simd) {
+    const uint most = Wide * PIANOLA_FEW_OUT;
     const uint blocks = few_blocks(rows);
-    const uint first = group * PIANOLA_FEW_ROWS;
+    const uint first = group * most;
     if (first >= rows) {
         return;
     }
-    p.last = min(rows - first, uint(PIANOLA_FEW_ROWS));
+    p.last = min(rows - first, most);
     p.y += ulong(first) * p.y_stride;
     few_input input = {p.x + first / 8 * PIANOLA_FEW_BLOCK, blocks * PIANOLA_FEW_BLOCK, nullptr};
     // The units are behind the tiles.
     input.units = (device const float *)(p.x + ulong(padded(p.in) / PIANOLA_FEW_COLUMNS) * input.step) + first;
-    switch (blocks) {
-    case 1: gemm_few_of<T, 1>(p, input, tg, lane, simd); break;
-    case 2: gemm_few_of<T, 2>(p, input, tg, lane, simd); break;
-    default: gemm_few_of<T, 4>(p, input, tg, lane, simd);
+    switch (min(blocks, most / 8)) {
+    case 1: gemm_few_of<T, 1, Wide>(p, input, tg, lane, simd); break;
+    case 2: gemm_few_of<T, 2, Wide>(p, input, tg, lane, simd); break;
+    case 4: gemm_few_of<T, 4, Wide>(p, input, tg, lane, simd); break;
+    default: gemm_few_of<T, 4 * Wide, Wide>(p, input, tg, lane, simd);
     }
 }
 
@@ -425,26 +438,48 @@ kernel void gemm_few(
         uint3 group                         [[threadgroup_position_in_grid]],
         uint lane                           [[thread_index_in_simdgroup]],
         uint simd                           [[simdgroup_index_in_threadgroup]]) {
-    const uint low = group.x * PIANOLA_FEW_OUT;
-    const halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, low, min(low + PIANOLA_FEW_OUT, p.out), 0, 0, BIAS != 0, nullptr, 0};
+#if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90 // like gemm_halves, in whose tables this kernel is
+    const uint out = (WIDE != 0 ? 2 : 1) * PIANOLA_FEW_OUT;
+    const uint low = group.x * out;
+    const halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, low, min(low + out, p.out), 0, 0, BIAS != 0, nullptr, 0};
 #ifdef PIANOLA_WARPGROUPS
+#define PIANOLA_FEW_FLOATS(type) \
+    case PIANOLA_WTYPE_##type: request_few<PIANOLA_WTYPE_##type, 1>(a, p.ahead, lane, simd); break;
 #define PIANOLA_CASE(type) \
-    case PIANOLA_WTYPE_##type: request_few<PIANOLA_WTYPE_##type>(a, p.ahead, lane, simd); break;
+    case PIANOLA_WTYPE_##type: \
+        if (WIDE != 0) { \
+            request_few<PIANOLA_WTYPE_##type, 2>(a, p.ahead, lane, simd); \
+        } else { \
+            request_few<PIANOLA_WTYPE_##type, 1>(a, p.ahead, lane, simd); \
+        } \
+        break;
     if (p.ahead != 0) {
         switch (WTYPE) {
             PIANOLA_EXPANDED(PIANOLA_CASE)
-            PIANOLA_CASE(F16)
-            PIANOLA_CASE(BF16)
+            PIANOLA_FEW_FLOATS(F16)
+            PIANOLA_FEW_FLOATS(BF16)
         default: break;
         }
     }
 #undef PIANOLA_CASE
+#undef PIANOLA_FEW_FLOATS
 #endif
-    if (!begins(step) || low >= p.out) {
+#endif
+    if (!begins(step)) {
+        return;
+    }
+#if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90
+    if (low >= p.out) {
         return;
     }
 #define PIANOLA_CASE(type) \
-    case PIANOLA_WTYPE_##type: gemm_few_rows<PIANOLA_WTYPE_##type>(a, tg, s.rows, group.y, lane, simd); break;
+    case PIANOLA_WTYPE_##type: \
+        if (WIDE != 0) { \
+            gemm_few_rows<PIANOLA_WTYPE_##type, 2>(a, tg, s.rows, group.y, lane, simd); \
+        } else { \
+            gemm_few_rows<PIANOLA_WTYPE_##type, 1>(a, tg, s.rows, group.y, lane, simd); \
+        } \
+        break;
     if (ACT == PIANOLA_ACT_F16 && WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
         switch (WTYPE) {
             PIANOLA_EXPANDED(PIANOLA_CASE)
@@ -452,10 +487,11 @@ kernel void gemm_few(
         }
     } else if (ACT == PIANOLA_ACT_F16) {
         switch (WTYPE) {
-            PIANOLA_CASE(F16)
-            PIANOLA_CASE(BF16)
+        case PIANOLA_WTYPE_F16: gemm_few_rows<PIANOLA_WTYPE_F16, 1>(a, tg, s.rows, group.y, lane, simd); break;
+        case PIANOLA_WTYPE_BF16: gemm_few_rows<PIANOLA_WTYPE_BF16, 1>(a, tg, s.rows, group.y, lane, simd); break;
         default: break;
         }
     }
 #undef PIANOLA_CASE
+#endif
 }

@@ -100,6 +100,7 @@
 #define PIANOLA_FC_DECAY 26
 #define PIANOLA_FC_GATE 27
 #define PIANOLA_FC_SINGLE 28
+#define PIANOLA_FC_WIDE 29
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
 #define PIANOLA_ACT_F16 2
@@ -596,7 +597,7 @@ typedef struct pianola_expert_sum_params {
 } pianola_expert_sum_params;
 PIANOLA_ASSERT_SIZE(pianola_expert_sum_params, 8);
 
-// gemm_halves for at most 64 rows: W is read once for each 32 rows. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns.
+// gemm_halves for at most 64 rows. A threadgroup computes 32 rows of W by 32 rows, or 64 by 64 if wide, which only quantised weights can be. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns.
 typedef struct pianola_gemm_few_params {
     uint32_t in; // columns of W, a multiple of 8
     uint32_t out; // rows of W
@@ -857,7 +858,7 @@ PIANOLA_ASSERT_SIZE(pianola_head_layernorm_params, 12);
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)
 #define PIANOLA_TGMEM_GEMM_HALVES() (199680)
 #define PIANOLA_TGMEM_SAMPLE_FILTER() (25600)
-#define PIANOLA_TGMEM_GEMM_FEW(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 114688 : 205312)
+#define PIANOLA_TGMEM_GEMM_FEW(weights, wide) ((weights) == PIANOLA_WEIGHTS_TILED16 && !(wide) ? 114688 : 205312)
 
 // Kinds of patches.
 #define PIANOLA_PATCH_NONE 0

@@ -79,7 +79,8 @@ func TestProductRows(t *testing.T) {
 }
 
 // halvesRows tests gemm_halves with the groups of rows of x that the compiler selects for one row and for
-// many: with one float16 term up to 32 rows, or 64 of quantised weights, are computed by gemm_few.
+// many: with one float16 term up to 32 rows, or 64 of quantised weights, are computed by gemm_few, whose
+// two forms have the same bits.
 func halvesRows(t *testing.T, e *emu.Program, m *matrix, layout dtype.Layout, rows int, r *rand.Rand) {
 	t.Helper()
 	x := normal(r, rows*m.in, 1)
@@ -96,7 +97,7 @@ func halvesRows(t *testing.T, e *emu.Program, m *matrix, layout dtype.Layout, ro
 			input: map[string][]byte{"x": halvesOf(x, m.in, act), "w": m.bytes(layout)},
 		}
 		if act == decl.ActF16 && (n <= 32 || n <= 64 && m.t.Quantized()) {
-			c.kernel, c.threads, c.specs = kernels.GEMMFew, 256, c.specs[:4]
+			c.kernel, c.threads, c.specs = kernels.GEMMFew, 256, append(c.specs[:4:4], one(m.t.Quantized() && r.IntN(2) == 0))
 			c.params = kernels.GEMMFewParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out)}
 			c.input["x"] = fewOf(c.input["x"], m.in)
 		}

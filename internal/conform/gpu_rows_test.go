@@ -24,13 +24,26 @@ type gpuProduct struct {
 	x, y    uint32 // slots
 	out, in int
 	rows    int
-	few     bool // gemm_few
+	form    productForm
 }
 
-// newGPUProduct loads the product of a matrix with rows of x, which gemm_few computes or gemm_halves in its
-// order. The threadgroups of gemm_halves compute up to rowGroup rows. cache is a directory for assembled
-// kernels.
-func newGPUProduct(t *testing.T, m *matrix, rows, rowGroup int, few bool, cache string) *gpuProduct {
+// productForm is the kernel of a gpuProduct: gemm_halves in the order of gemm_few, or one of the two forms of
+// gemm_few.
+type productForm int
+
+const (
+	gemmHalves productForm = iota
+	gemmFew
+	gemmFewWide
+)
+
+func (f productForm) String() string {
+	return []string{"gemm_halves", "gemm_few", "gemm_few (wide)"}[f]
+}
+
+// newGPUProduct loads the product of a matrix with rows of x. The threadgroups of gemm_halves compute up to
+// rowGroup rows. cache is a directory for assembled kernels.
+func newGPUProduct(t *testing.T, m *matrix, rows, rowGroup int, form productForm, cache string) *gpuProduct {
 	t.Helper()
 	layout := dtype.Rows
 	if m.t.Quantized() {
@@ -41,8 +54,8 @@ func newGPUProduct(t *testing.T, m *matrix, rows, rowGroup int, few bool, cache 
 		params: declared.GEMMHalvesParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out), Group: 128, RowGroup: uint32(rowGroup)},
 		second: pianolaSecond{rows: uint32(rows)},
 	}
-	if few {
-		c.kernel, c.threads, c.specs = declared.GEMMFew, 256, c.specs[:4]
+	if form != gemmHalves {
+		c.kernel, c.threads, c.specs = declared.GEMMFew, 256, append(c.specs[:4], one(form == gemmFewWide))
 		c.params = declared.GEMMFewParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out)}
 	}
 	tab, slots := c.tableOf(t)
@@ -70,14 +83,14 @@ func newGPUProduct(t *testing.T, m *matrix, rows, rowGroup int, few bool, cache 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &gpuProduct{d: d, id: id, x: slots[declared.GEMMHalvesBindX], y: slots[declared.GEMMHalvesBindY], out: m.out, in: m.in, rows: rows, few: few}
+	return &gpuProduct{d: d, id: id, x: slots[declared.GEMMHalvesBindX], y: slots[declared.GEMMHalvesBindY], out: m.out, in: m.in, rows: rows, form: form}
 }
 
 // product returns the products with the first rows of halves, which are in the order of gemm_halves.
 func (g *gpuProduct) product(t *testing.T, halves []byte) []byte {
 	t.Helper()
 	halves = halves[:g.rows*halvesSize(g.in, decl.ActF16)]
-	if g.few {
+	if g.form != gemmHalves {
 		halves = fewOf(halves, g.in)
 	}
 	y := make([]byte, 4*g.rows*g.out)
@@ -208,12 +221,10 @@ func checkGPUOrder(t *testing.T, m *matrix, seed uint64) {
 		name       string
 		y, weights []byte
 	}
-	run := func(rows, rowGroup int, few, weights bool) (res result) {
+	run := func(rows, rowGroup int, form productForm, weights bool) (res result) {
 		t.Helper()
-		g := newGPUProduct(t, m, rows, rowGroup, few, cache)
-		if res.name = fmt.Sprintf("gemm_halves of %d rows", rows); few {
-			res.name = fmt.Sprintf("gemm_few of %d rows", rows)
-		}
+		g := newGPUProduct(t, m, rows, rowGroup, form, cache)
+		res.name = fmt.Sprintf("%s of %d rows", form, rows)
 		if weights {
 			res.weights = g.expanded(t)
 		}
@@ -226,12 +237,13 @@ func checkGPUOrder(t *testing.T, m *matrix, seed uint64) {
 		}
 		return res
 	}
-	want := run(32, 64, false, true)
+	want := run(32, 64, gemmHalves, true)
 	model := modelled(want.weights, halves, m.in, m.out, 2)
 	n, first := differences(want.y, model)
 	t.Logf("%s: %d of %d elements are not those of the model: %s", want.name, n, 2*m.out, first)
-	for _, rows := range []int{200, 64, 41, 32, 17, 9, 8, 1} {
-		got := run(rows, 128, rows <= 64, rows == 32)
+	compare := func(rows int, form productForm) {
+		t.Helper()
+		got := run(rows, 128, form, rows == 32)
 		if n, first := differences(got.y, want.y); n > 0 {
 			t.Errorf("%s and %s: %d elements differ: %s", got.name, want.name, n, first)
 		}
@@ -241,6 +253,12 @@ func checkGPUOrder(t *testing.T, m *matrix, seed uint64) {
 			}
 			n, first := differences(got.y, model)
 			t.Logf("%s: %d of %d elements are not those of the model: %s", got.name, n, 2*m.out, first)
+		}
+	}
+	compare(200, gemmHalves)
+	for _, rows := range []int{64, 41, 32, 17, 9, 8, 1} {
+		if compare(rows, gemmFew); m.t.Quantized() {
+			compare(rows, gemmFewWide)
 		}
 	}
 }

@@ -196,24 +196,25 @@ type halvesCase struct {
 	rows, in, out   int
 	group, rowGroup int
 	spread          int // at least the number of threadgroups in cases with 64 rows of W each
+	wide            bool
 }
 
 // halvesCases returns products of each shape with float weights, and of some shapes with each
 // quantised type.
 func halvesCases() []halvesCase {
 	list := []halvesCase{
-		{dtype.F16, decl.ActF16x2, 1, 8, 1, 1, 64, 0},
-		{dtype.BF16, decl.ActF16x2, 9, 64, 40, 20, 64, 0},
-		{dtype.F16, decl.ActF16x2, 66, 72, 130, 128, 64, 0},
-		{dtype.F16, decl.ActF16x2, 3, 456, 20, 128, 64, 0}, // more chunks than stages
-		{dtype.BF16, decl.ActF16x2, 130, 56, 128, 128, 128, 0},
-		{dtype.F16, decl.ActF16x2, 140, 328, 100, 100, 128, 0}, // likewise
-		{dtype.F16, decl.ActF16, 1, 8, 1, 1, 64, 0},
-		{dtype.BF16, decl.ActF16, 9, 72, 70, 128, 64, 0},
-		{dtype.F16, decl.ActF16, 32, 2120, 40, 128, 256, 0}, // more tiles than a ring has slots
-		{dtype.BF16, decl.ActF16, 33, 584, 130, 128, 128, 1},
-		{dtype.F16, decl.ActF16, 257, 328, 130, 128, 256, 0},
-		{dtype.BF16, decl.ActF16, 250, 72, 120, 60, 128, 4}, {dtype.F16, decl.ActF16, 100, 328, 100, 128, 128, 0},
+		{dtype.F16, decl.ActF16x2, 1, 8, 1, 1, 64, 0, false},
+		{dtype.BF16, decl.ActF16x2, 9, 64, 40, 20, 64, 0, false},
+		{dtype.F16, decl.ActF16x2, 66, 72, 130, 128, 64, 0, false},
+		{dtype.F16, decl.ActF16x2, 3, 456, 20, 128, 64, 0, false}, // more chunks than stages
+		{dtype.BF16, decl.ActF16x2, 130, 56, 128, 128, 128, 0, false},
+		{dtype.F16, decl.ActF16x2, 140, 328, 100, 100, 128, 0, false}, // likewise
+		{dtype.F16, decl.ActF16, 1, 8, 1, 1, 64, 0, false},
+		{dtype.BF16, decl.ActF16, 9, 72, 70, 128, 64, 0, false},
+		{dtype.F16, decl.ActF16, 32, 2120, 40, 128, 256, 0, false}, // more tiles than a ring has slots
+		{dtype.BF16, decl.ActF16, 33, 584, 130, 128, 128, 1, false},
+		{dtype.F16, decl.ActF16, 257, 328, 130, 128, 256, 0, false},
+		{dtype.BF16, decl.ActF16, 250, 72, 120, 60, 128, 4, false}, {dtype.F16, decl.ActF16, 100, 328, 100, 128, 128, 0, false},
 	}
 	shapes := []halvesCase{
 		{rows: 1, in: 512, out: 48, group: 128, rowGroup: 64},
@@ -232,6 +233,11 @@ func halvesCases() []halvesCase {
 				}
 				list = append(list, c)
 			}
+		}
+	}
+	for _, c := range list {
+		if c.wide = true; c.t.Quantized() && c.few() && (exhaustive.On || c.rows > 8) {
+			list = append(list, c)
 		}
 	}
 	return list
@@ -259,6 +265,7 @@ func (c *halvesCase) command(bias bool, layout dtype.Layout, stride int) command
 	}
 	if c.few() {
 		cmd.threads = 256
+		cmd.specs = append(cmd.specs, one(c.wide))
 		cmd.kernel, cmd.params = kernels.GEMMFew, kernels.GEMMFewParams{In: uint32(c.in), Out: uint32(c.out), YStride: uint32(stride)}
 	}
 	if !bias {

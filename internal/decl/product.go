@@ -261,19 +261,19 @@ const tileTGMem = "2*64*(group + (act == f16 ? 1 : 2)*row_group)"
 // gemmFew declares the product with float16 activations for a short prompt.
 var gemmFew = Kernel{
 	Name: "gemm_few",
-	Doc:  "gemm_halves for at most 64 rows: W is read once for each 32 rows. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns.",
-	Grid: [3]string{"ceildiv(out,32)", "ceildiv(rows,32)", "1"},
+	Doc:  "gemm_halves for at most 64 rows. A threadgroup computes 32 rows of W by 32 rows, or 64 by 64 if wide, which only quantised weights can be. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns.",
+	Grid: [3]string{"ceildiv(out, wide ? 64 : 32)", "ceildiv(rows, wide ? 64 : 32)", "1"},
 	Require: []string{
 		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "act == f16", "rows <= 64", "threads == 256",
-		"weights == tiled16 || wtype == F16 || wtype == BF16", "ahead % 256 == 0",
+		"weights == tiled16 || !wide && (wtype == F16 || wtype == BF16)", "ahead % 256 == 0",
 	},
 	Bindings: append([]Binding{{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: fewRows + "*" + halvesRow, Doc: fewDoc}}, gemmHalves.Bindings[1:]...),
 	Params:   append(gemmHalves.Params[:3:3], fieldRequested),
 	Second:   []Second{secondRows},
-	Specs:    halvesSpecs,
-	Optional: []string{"ahead"},
+	Specs:    slices.Concat(halvesSpecs, []Constant{constWide}),
+	Optional: []string{"ahead", "wide"},
 	Worker:   gemmHalves.Worker,
 	As:       &As{Kernel: "gemm_halves", Constant: "segments"},
-	TGMem:    "weights == tiled16 ? 114688 : 205312", // 8 rings
+	TGMem:    "weights == tiled16 && !wide ? 114688 : 205312", // 8 rings
 	Chunk:    true,
 }

@@ -1563,6 +1563,7 @@ const (
 	GEMMFewSpecBias    = 1 // 1 if a bias is added
 	GEMMFewSpecAct     = 2 // activation type of the product
 	GEMMFewSpecWeights = 3 // layout of the weights, a dtype.Layout
+	GEMMFewSpecWide    = 4 // 1 if a threadgroup computes up to 64 rows of W and of x, 0 if up to 32
 )
 
 // GEMMFewParams are the parameters of gemm_few.

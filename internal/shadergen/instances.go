@@ -118,12 +118,13 @@ var tiled = append(fix("wtype", quantised...), mlx...).and("act", decl.ActQ8).an
 // of the files.
 var rows = slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows))
 
-// segments, factors and single are names of constants. Entries for which they are 0 do not have them in their
-// names.
+// segments, factors, single and wide are names of constants. Entries for which they are 0 do not have them in
+// their names.
 const (
 	segments = "segments"
 	factors  = "factors"
 	single   = "single"
+	wide     = "wide"
 )
 
 // singles are the assignments of gemv for a single row. Each has one kind of input, so that it needs few
@@ -145,9 +146,11 @@ func registersOf(entry string) int {
 	return 0
 }
 
-// few are the assignments of gemm_few.
-var few = append(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16).and("weights", uint32(dtype.Rows)),
-	fix("wtype", expanded...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16))...)
+// fewFloats and fewQuantised are the assignments of gemm_few.
+var (
+	fewFloats    = fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16).and("weights", uint32(dtype.Rows))
+	fewQuantised = fix("wtype", expanded...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16))
+)
 
 // embedded are the assignments of embed.
 var embedded = append(slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("weights", uint32(dtype.Rows)),
@@ -159,8 +162,8 @@ var instances = []compiled{
 	{kernel: "gemm", fixed: append(rows, tiled...)},
 	{kernel: "expert_gemv", fixed: append(slices.Clone(rows), tiled...)},
 	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16, decl.ActF16x2).and("weights", uint32(dtype.Rows)).and(segments, 0),
-		fix("wtype", expanded...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16)).and(segments, 0), few.and(segments, 1))},
-	{kernel: "gemm_few", fixed: few},
+		fewQuantised.and(segments, 0), append(slices.Clone(fewFloats), fewQuantised...).and(segments, 1))},
+	{kernel: "gemm_few", fixed: append(fewFloats.and(wide, 0), fewQuantised.and(wide, 0, 1)...)},
 	{kernel: "embed", fixed: embedded.pooled(embedded)},
 	{kernel: "attn", fixed: append(slices.Concat(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16),
 		fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)).and("sinks", 0), fix("kv", decl.KVF16, decl.KVQ8).and("sinks", 1)...).
@@ -247,7 +250,7 @@ func entriesOf(instances []compiled, name string) ([]shaders.Entry, error) {
 			if !slices.ContainsFunc(constants, func(c decl.Constant) bool { return c.Name == f.Name }) {
 				return nil, fmt.Errorf("instances of kernel %s: it has no constant %s", name, f.Name)
 			}
-			if f.Value == 0 && (f.Mask != 0 || f.Name == sequences || f.Name == segments || f.Name == factors || f.Name == single) {
+			if f.Value == 0 && (f.Mask != 0 || f.Name == sequences || f.Name == segments || f.Name == factors || f.Name == single || f.Name == wide) {
 				continue
 			}
 			parts = append(parts, fmt.Sprintf("%s%d", f.Name, f.Value))
