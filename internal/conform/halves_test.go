@@ -306,15 +306,17 @@ func TestGEMMHalves(t *testing.T) {
 		cpu := c.onCPU(t, tab, slots, contents)
 		want := floats(contents[kernels.GEMMHalvesBindY])
 		size := halvesSize(in, p.act)
+		elements := slices.Clone(m.elements)
+		if typ.Quantized() {
+			for i, w := range elements {
+				elements[i] = dtype.F16ToF32(dtype.F32ToF16(w))
+			}
+		}
 		for row := range rows {
 			x := valuesOf(inputRows[row*size:][:size], in, p.act)
 			for o := range out {
 				var sum float64
-				for i := range in {
-					w := m.elements[o*in+i]
-					if typ.Quantized() {
-						w = dtype.F16ToF32(dtype.F32ToF16(w))
-					}
+				for i, w := range elements[o*in:][:in] {
 					sum += float64(w) * x[i]
 				}
 				if bias {
