@@ -57,7 +57,7 @@ var sampleFilter = Kernel{
 	Second:   []Second{secondRows},
 	Specs:    []Constant{constStage1, constStage2, constStage3, constStage4, constSequences},
 	Optional: []string{"sequences", "pool", "stride"},
-	Worker:   "4*n + 2064*12", // a probability per key, and a list of candidates
+	Worker:   "4*n + 4112*12 + 204*ceildiv(n,2048)", // a probability per key, a list of candidates, and surveys of the keys
 	TGMem:    "25600",
 }
 

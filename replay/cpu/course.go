@@ -197,12 +197,12 @@ func (c *course) again(t *team) bool {
 func (c *course) together(w *worker) bool {
 	first := &c.phases[c.at].items[0].cmds[0]
 	k, ok := first.kernel.(prepared)
-	if !ok || !first.barrier || first.tiles == 1 || c.use == 1 || c.job.Submission.Dry {
+	if !ok || !first.barrier || c.use == 1 || c.job.Submission.Dry {
 		return false
 	}
 	w.step = c.step
 	w.patch(first.cmd)
-	return k.pieces(w) > 0
+	return k.pieces(w, first.tiles) > 0
 }
 
 // mode returns the mode of the current phase.

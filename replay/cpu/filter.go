@@ -49,21 +49,21 @@ func (k *sampleFilter) run(w *worker, lo, hi int) {
 
 // row finds the limit of row r.
 func (k *sampleFilter) row(w *worker, r int) {
-	set := sampler.Parse(k.sampler.of(k.of(w, r)))
-	parts := (k.n + k.part - 1) / k.part
-	keys, largest := k.keys[r*k.n:][:k.n], k.largest[r*parts:][:parts]
-	f := filtering{ops: k.ops, set: set, part: k.part, keys: keys, largest: largest, most: slices.Max(largest), limit: 1, id: math.MaxUint32}
+	f := k.filtering(w, r)
 	words := uint32s(w.scratch)
 	f.weights, words = words[:k.n], words[k.n:]
 	for _, a := range []*[]uint32{&f.list.keys, &f.list.ids, &f.list.weights} {
 		*a, words = words[:0:shortlist+listStep], words[shortlist+listStep:]
 	}
-	if set.InvTemperature != 0 && f.most != 0 {
-		f.value = sampler.KeyValue(f.most)
+	if w.shared != nil {
+		f.weights = uint32s(w.shared)[:k.n]
+		f.surveys = k.surveys(w)
+	}
+	if f.set.InvTemperature != 0 && f.most != 0 {
 		for i, s := range k.stages {
 			f.again = false
 			for _, s := range k.stages[i+1:] {
-				f.again = f.again || s == decl.StageTopK && set.TopK > 0 || s == decl.StageTopP && set.TopP > 0
+				f.again = f.again || s == decl.StageTopK && f.set.TopK > 0 || s == decl.StageTopP && f.set.TopP > 0
 			}
 			f.stage(s)
 		}
@@ -71,10 +71,22 @@ func (k *sampleFilter) row(w *worker, r int) {
 	copy(k.limit[4*r:], []uint32{f.limit, f.id, f.most, 0})
 }
 
+// filtering returns the filters of row r before the first stage, without memory.
+func (k *sampleFilter) filtering(w *worker, r int) filtering {
+	parts := (k.n + k.part - 1) / k.part
+	largest := k.largest[r*parts:][:parts]
+	f := filtering{
+		ops: k.ops, set: sampler.Parse(k.sampler.of(k.of(w, r))), part: k.part,
+		keys: k.keys[r*k.n:][:k.n], largest: largest, most: slices.Max(largest), limit: 1, id: math.MaxUint32,
+	}
+	f.value = sampler.KeyValue(f.most)
+	return f
+}
+
 // shortlist is the largest number of candidates in a list. The lengths of lists are rounded up to
 // listStep, so that loops over them have no tail.
 const (
-	shortlist = 2048
+	shortlist = 4096
 	listStep  = 16
 )
 
@@ -98,6 +110,7 @@ type filtering struct {
 	listed  bool     // list contains exactly the kept tokens
 	again   bool     // a later stage needs a list
 	weights []uint32 // [n], weights of top-p
+	surveys []uint32 // by the team, of all tokens; may be empty
 }
 
 // candidates lists tokens in the order of their ids, padded with keys of 0 to a multiple of
@@ -236,9 +249,13 @@ func (f *filtering) walk(floor, ceiling uint32, yield func(key uint32, id int) b
 	f.runs(floor, func(first, last int) bool {
 		for ; first < last; first += 64 {
 			keys := f.keys[first:min(first+64, last)]
-			for mask := f.ops.atLeast(keys, floor); mask != 0; mask &= mask - 1 {
+			mask := f.ops.atLeast(keys, floor)
+			if mask != 0 && ceiling <= f.most {
+				mask &^= f.ops.atLeast(keys, ceiling)
+			}
+			for ; mask != 0; mask &= mask - 1 {
 				i := bits.TrailingZeros64(mask)
-				if key := keys[i]; key < ceiling && f.kept(key, uint32(first+i)) && !yield(key, first+i) {
+				if key := keys[i]; f.kept(key, uint32(first+i)) && !yield(key, first+i) {
 					return false
 				}
 			}
@@ -301,18 +318,23 @@ func (f *filtering) weigh() (total uint64) {
 	return total
 }
 
-// Bisection ends when at most fewBetween tokens lie between its bounds. If at most fewInAll
-// tokens reach the lower bound, they are listed without bisection.
+// If at most fewInAll tokens reach the lower bound, all are listed without bisection. Otherwise bisection
+// ends when at most fewBetween tokens lie between its bounds: a list of them takes less time than the steps
+// that it saves.
 const (
-	fewBetween = 64
 	fewInAll   = 192
+	fewBetween = shortlist / 2
 )
 
 // prefix keeps the shortest prefix of tokens that reaches the target: by weight for top-p, by
 // count for top-k.
 func (f *filtering) prefix(weighted bool) {
 	total := uint64(0)
-	if weighted {
+	surveyed := weighted && len(f.surveys) > 0 && f.limit == 1
+	switch {
+	case surveyed:
+		total = f.surveyed(0).sum
+	case weighted:
 		total = f.weigh()
 	}
 	target := f.target(total, weighted)
@@ -321,7 +343,12 @@ func (f *filtering) prefix(weighted bool) {
 		floor = max(floor, f.reached(f.set.TopK))
 	}
 	reach := func(key uint32) level { return f.reach(key, weighted) }
-	lo, hi := reach(floor), level{key: f.most + 1}
+	lo, hi := level{}, level{key: f.most + 1}
+	if surveyed {
+		lo = f.surveyed(0)
+	} else {
+		lo = reach(floor)
+	}
 	if lo.sum < target {
 		return // all tokens are kept
 	}
@@ -332,7 +359,11 @@ func (f *filtering) prefix(weighted bool) {
 			if weighted {
 				scale = f.set.TopPScale
 			}
-			lo, hi = f.descend(lo, hi, target, scale, reach)
+			if surveyed {
+				lo, hi = f.between(lo, hi, target)
+			} else {
+				lo, hi = f.descend(lo, hi, target, scale, reach)
+			}
 			lo, hi = f.bisect(lo, hi, target, fewBetween, reach)
 		}
 		// List all tokens that reach lo if a later stage needs them or they are few; otherwise

@@ -224,8 +224,8 @@ func (k *gemmHalves) units(w *worker) int {
 	return k.matmul.units(w)
 }
 
-func (k *gemmHalves) pieces(w *worker) int {
-	if w.rows*k.in < sharedInput {
+func (k *gemmHalves) pieces(w *worker, homes int) int {
+	if homes == 1 || w.rows*k.in < sharedInput {
 		return 0
 	}
 	return w.rows

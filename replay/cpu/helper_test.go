@@ -255,6 +255,7 @@ type solo struct {
 	b       *builder
 	mem     [][]byte // memory of each slot
 	scratch [][]byte // private memory of each worker
+	shared  []byte   // of a team that prepares the input together
 }
 
 // newSolo creates a command. second holds the static secondary fields; missing names absent
@@ -321,7 +322,12 @@ func (s *solo) fill(name string, x []float32) {
 }
 
 // run runs the command as a team of parts workers would, one worker after another.
-func (s *solo) run(o *ops, parts int) *table.Step {
+func (s *solo) run(o *ops, parts int) *table.Step { return s.inModes(o, parts, 0) }
+
+// together runs the command as a team would whose workers prepare its input together.
+func (s *solo) together(o *ops, parts int) { s.inModes(o, parts, modePrepare, modePrepared) }
+
+func (s *solo) inModes(o *ops, parts int, modes ...mode) *table.Step {
 	s.tb.Helper()
 	step := &table.Step{}
 	cmds, err := bind(o, s.b.t, s.mem, step)
@@ -339,10 +345,18 @@ func (s *solo) run(o *ops, parts int) *table.Step {
 		}
 		t.add(s.scratch[i])
 	}
+	if len(modes) > 1 {
+		if s.shared == nil {
+			s.shared = guarded(s.tb, scratch)
+		}
+		t.shared = s.shared
+	}
 	p := phaseOf(cmds[:1])
-	for _, w := range t.workers {
-		w.gen, w.use = 1, parts
-		w.own(&p, 0)
+	for i, m := range modes {
+		for _, w := range t.workers {
+			w.gen, w.use = uint64(i+1), parts
+			w.own(&p, m)
+		}
 	}
 	return step
 }

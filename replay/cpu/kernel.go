@@ -30,8 +30,9 @@ type divisible interface {
 // read, instead of each preparing all of it for itself.
 type prepared interface {
 	kernel
-	// pieces returns the number of pieces of the input, or 0 if each worker is to prepare it alone.
-	pieces(w *worker) int
+	// pieces returns the number of pieces of the input, or 0 if each worker is to prepare it alone. homes
+	// is the largest number of workers that share the units.
+	pieces(w *worker, homes int) int
 	// prepare prepares pieces lo to hi-1 in w.prepared().
 	prepare(w *worker, lo, hi int)
 }

@@ -160,12 +160,12 @@ func (k *matmul) pool(w *worker) int {
 
 // pieces returns the number of pieces of the input, which are inputPiece columns of a row, if a
 // barrier takes less time than preparing all of them. Activations take longer to prepare.
-func (k *matmul) pieces(w *worker) int {
+func (k *matmul) pieces(w *worker, homes int) int {
 	n := w.rows * k.in
 	if k.gated != nil && k.x2 != nil && !k.norm {
 		n *= 2
 	}
-	if !k.quant && k.x2 == nil || n < sharedInput {
+	if homes == 1 || !k.quant && k.x2 == nil || n < sharedInput {
 		return 0
 	}
 	return w.rows * k.rowPieces()

@@ -142,7 +142,7 @@ func (w *worker) enter(p *phase, m mode, i int) division {
 func (w *worker) divide(c *command, m mode) division {
 	n := w.use
 	if m&modePrepare != 0 {
-		units := c.kernel.(prepared).pieces(w)
+		units := c.kernel.(prepared).pieces(w, c.tiles)
 		return division{units: units, fixed: units, homes: n, each: 1}
 	}
 	d := division{units: c.kernel.units(w), homes: min(n, c.tiles), each: 1}

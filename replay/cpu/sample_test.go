@@ -361,7 +361,14 @@ func TestFilters(t *testing.T) {
 
 func checkFilters(s *sampling, set sampler.Settings, order []uint32, temperature float64) error {
 	id := s.run(set, 2)
-	keys, limit := uint32s(s.adjust.bytes("keys")), uint32s(s.filter.bytes("limit"))
+	keys, limit := uint32s(s.adjust.bytes("keys")), slices.Clone(uint32s(s.filter.bytes("limit")))
+	if s.n >= surveyLeast {
+		clear(s.filter.bytes("limit"))
+		s.filter.together(s.ops, 3)
+		if got := uint32s(s.filter.bytes("limit")); !slices.Equal(got, limit) {
+			return fmt.Errorf("the limit is %v, and %v if the team surveys the keys", limit, got)
+		}
+	}
 	ref := newReference(keys)
 	if len(ref.ids) == 0 {
 		if id != 0 {
