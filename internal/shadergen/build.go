@@ -34,6 +34,8 @@ type project struct {
 	headers []*source         // included headers, except generated ones
 	texts   map[string]string // all files' texts by name, as Apple's compiler gets them
 	only    string            // the only sources to compile, separated by commas, or "" for all
+	anew    bool              // compile also what has not changed
+	made    map[string]made   // what the committed PTX texts were made of, by path
 }
 
 // compiles reports whether a source is compiled in this run.
@@ -139,10 +141,13 @@ func (p *project) check() error {
 	return each(jobs)
 }
 
-// make returns the generated files: PTX for each source and architecture, and the manifest.
+// make returns the generated files: PTX for each source and architecture, what they were made of, and the
+// manifest.
 func (p *project) make() ([]output, error) {
+	p.made = p.readMade()
 	var jobs []func() error
 	var outputs []output
+	var from []string
 	for _, s := range p.kernels {
 		if joined.Apple(s.base()) {
 			continue
@@ -160,14 +165,20 @@ func (p *project) make() ([]output, error) {
 				continue
 			}
 			i, path := len(outputs), ptxDir+"/"+strings.TrimSuffix(s.base(), ".metal")+"."+a.name
-			outputs = append(outputs, output{path: path})
+			outputs, from = append(outputs, output{path: path}), append(from, p.made[path].from)
 			if !p.compiles(s) {
 				if outputs[i].text, err = p.committed(path); err != nil {
 					return nil, err
 				}
 				continue
 			}
-			jobs = append(jobs, func() error {
+			jobs = append(jobs, func() (err error) {
+				if from[i], err = p.from(s, name, &a); err != nil {
+					return err
+				}
+				if outputs[i].text = p.unchanged(path, from[i]); outputs[i].text != nil {
+					return nil
+				}
 				text, err := p.ptx(name, &a)
 				if err != nil {
 					return err
@@ -184,7 +195,7 @@ func (p *project) make() ([]output, error) {
 		return nil, err
 	}
 	m, err := p.manifest()
-	return append(outputs, output{"shaders/manifest.json", m}), err
+	return append(outputs, madeOutput(outputs, from), output{"shaders/manifest.json", m}), err
 }
 
 func (p *project) manifest() ([]byte, error) {

@@ -131,6 +131,11 @@ func (t *toolchain) includes() []string {
 
 // ptx compiles a source in the build folder to PTX for an architecture.
 func (t *toolchain) ptx(file string, a *architecture) ([]byte, error) {
+	return t.run(compiler, append(t.ptxArgs(a), "-S", "-o", "-", filepath.Join(t.build, file))...)
+}
+
+// ptxArgs returns the options for an architecture.
+func (t *toolchain) ptxArgs(a *architecture) []string {
 	args := append([]string{}, language...)
 	for _, d := range a.defines {
 		args = append(args, "-D"+d)
@@ -143,8 +148,7 @@ func (t *toolchain) ptx(file string, a *architecture) ([]byte, error) {
 		// Inline every function, whatever its size.
 		"-mllvm", "-inline-threshold=1000000", "-mllvm", "-inline-cold-callsite-threshold=1000000",
 		"-mllvm", "-nvptx-prec-divf32=1", "-mllvm", "-nvptx-prec-sqrtf32=0")
-	args = append(append(args, t.includes()...), brief...)
-	return t.run(compiler, append(args, "-S", "-o", "-", filepath.Join(t.build, file))...)
+	return append(append(args, t.includes()...), brief...)
 }
 
 // hostBuild selects how the emulator is built.

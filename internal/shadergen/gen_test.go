@@ -36,11 +36,19 @@ func TestCommitted(t *testing.T) {
 	}
 	quick := exhaustive.Pick([]string{"act.metal", "argmax.metal", "norm.metal", "patch.metal"}, []string{"act.metal", "patch.metal"})
 	p.kernels = slices.DeleteFunc(p.kernels, func(s *source) bool { return !slices.Contains(quick, s.base()) })
+	p.anew = true
 	outputs, err := p.make()
 	if err != nil || len(outputs) < len(quick)*3 {
 		t.Fatalf("%d outputs: %v", len(outputs), err)
 	}
-	outputs = outputs[:len(outputs)-1]
+	recorded := p.readMade()
+	for line := range strings.Lines(string(outputs[len(outputs)-2].text)) {
+		f := strings.Fields(line)
+		if recorded[f[2]] != (made{f[0], f[1]}) {
+			t.Errorf("%s has no line %q", madePath, line)
+		}
+	}
+	outputs = outputs[:len(outputs)-2]
 	if err := errors.Join(p.differ(outputs)...); err != nil {
 		t.Error(err)
 	}
@@ -275,5 +283,53 @@ func TestLimited(t *testing.T) {
 	}
 	if _, err := limited(string(text), []string{"Q8_0", "Q9"}); err == nil || !strings.Contains(err.Error(), `no list has the type "Q9"`) {
 		t.Errorf("an unknown type: %v", err)
+	}
+}
+
+// TestUnchanged checks that a PTX text is compiled again only if something that it depends on has changed.
+func TestUnchanged(t *testing.T) {
+	p, err := open(tools(t).root, "shaders", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(p.build)
+	p.made = p.readMade()
+	i := slices.IndexFunc(p.kernels, func(s *source) bool { return s.base() == "act.metal" })
+	s, a := p.kernels[i], architectures[0]
+	path := ptxDir + "/act." + a.name
+	from := func(text string) string {
+		t.Helper()
+		if err := p.put("act.ptx.cc", text); err != nil {
+			t.Fatal(err)
+		}
+		h, err := p.from(s, "act.ptx.cc", &a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	text, err := s.ptxSource()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.unchanged(path, from(text)) == nil {
+		t.Error("nothing has changed, but the text would be compiled again")
+	}
+	if p.unchanged(path, from(text+"\nint one;\n")) != nil {
+		t.Error("a change of the source is not seen")
+	}
+	a.defines = append(a.defines, "PIANOLA_OTHER=1")
+	if p.unchanged(path, from(text)) != nil {
+		t.Error("a change of the options is not seen")
+	}
+	a = architectures[0]
+	s.kernels[0].maxThreads++
+	if p.unchanged(path, from(text)) != nil {
+		t.Error("a change of a thread limit is not seen")
+	}
+	s.kernels[0].maxThreads--
+	p.made[path] = made{p.made[path].from, "another"}
+	if p.unchanged(path, from(text)) != nil {
+		t.Error("a text that is not the recorded one is not seen")
 	}
 }

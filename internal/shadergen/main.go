@@ -1,7 +1,8 @@
 // Command shadergen checks the kernels in shaders/*.metal. It compiles them to the committed
 // PTX texts with their manifest, and to the emulator that tests run.
 //
-//	go run ./internal/shadergen                     from the repository's root: checks, rewrites
+//	go run ./internal/shadergen                     from the repository's root: checks, rewrites what has changed
+//	go run ./internal/shadergen -all                rewrites everything
 //	go run ./internal/shadergen -only gemm.metal    compiles one source, to try a change
 //	go run ./internal/shadergen -check              fails if a committed file differs from its output
 //	go run ./internal/shadergen -lint               only the checks
@@ -36,6 +37,7 @@ func main() {
 	root := flag.String("root", ".", "the repository's root")
 	sources := flag.String("sources", "shaders", "the folder of the kernels, relative to the root")
 	only := flag.String("only", "", "compile only these sources, separated by commas, such as gemm.metal, and keep the PTX of the others")
+	all := flag.Bool("all", false, "compile also what has not changed since the committed files were made")
 	undeclared := flag.Bool("undeclared", false, "accept kernels without a declaration, as tests use them")
 	flag.Parse()
 	b := hostBuild{apple: *apple, shared: *host != "", sanitize: *sanitize, count: *count, types: *types}
@@ -43,19 +45,19 @@ func main() {
 		fmt.Fprintln(os.Stderr, "shadergen: -apple needs -host, -program or -ptx, and -ptx needs -apple")
 		os.Exit(2)
 	}
-	if err := run(*root, *sources, *only, !*undeclared, *check, *lint, *host, *program, *ptx, *instances, b); err != nil {
+	if err := run(*root, *sources, *only, !*undeclared, *check, *lint, *all, *host, *program, *ptx, *instances, b); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(root, sources, only string, declared, check, lint bool, host, program, ptx, instances string, b hostBuild) error {
+func run(root, sources, only string, declared, check, lint, all bool, host, program, ptx, instances string, b hostBuild) error {
 	p, err := open(root, sources, declared)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(p.build)
-	p.only = only
+	p.only, p.anew = only, all
 	switch {
 	case host != "":
 		return p.host(host, b)
