@@ -164,9 +164,9 @@ load:
 # code on amd64, where make test runs them.
 test-arm64:
 	@command -v qemu-aarch64 >/dev/null || { echo "test-arm64: qemu-aarch64 is missing (Debian package qemu-user)"; exit 1; }
-	GOARCH=arm64 CGO_ENABLED=0 go test -exec "qemu-aarch64 -cpu max" -skip 'TestTogether|TestFewWorkers' ./internal/dtype ./internal/quantize ./replay/cpu
-	GOARCH=arm64 CGO_ENABLED=0 go test -exec "qemu-aarch64 -cpu neoverse-n1" -run Tiled ./replay/cpu
-	GOARCH=arm64 CGO_ENABLED=0 go test -tags nocuda -exec "qemu-aarch64 -cpu max" -run 'TestGoldens/testdata/(tiny|gopher-q8_0.gguf)/llama' ./internal/e2e
+	GOARCH=arm64 CGO_ENABLED=0 go test -timeout 30m -exec "qemu-aarch64 -cpu max" -skip 'TestTogether|TestFewWorkers' ./internal/dtype ./internal/quantize ./replay/cpu
+	GOARCH=arm64 CGO_ENABLED=0 go test -timeout 30m -exec "qemu-aarch64 -cpu neoverse-n1" -run Tiled ./replay/cpu
+	GOARCH=arm64 CGO_ENABLED=0 go test -timeout 30m -tags nocuda -exec "qemu-aarch64 -cpu max" -run 'TestGoldens/testdata/(tiny|gopher-q8_0.gguf)/llama' ./internal/e2e
 
 # Metal's own declarations are checked by go test ./internal/metal/driver.
 SOFTMETAL = CGO_ENABLED=1 CC=clang-19 go
