@@ -10,13 +10,17 @@ import (
 	"github.com/pianola-engine/pianola"
 )
 
-var samplingModel = flag.String("sampling-model", gopher, "the model of BenchmarkSampling")
+var samplingModel = flag.String("sampling-model", gopher, "the model of BenchmarkSampling; wide is a small one with a large vocabulary and flat logits")
 
 // BenchmarkSampling compares the median times of sampled and greedy chains, which it runs
 // alternately.
 func BenchmarkSampling(b *testing.B) {
 	const chain, depth = 32, 64
-	m := open(b, *samplingModel, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 512}})
+	path := *samplingModel
+	if path == "wide" {
+		path = wideModel(b)
+	}
+	m := open(b, path, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 512}})
 	ids := make([]int32, depth)
 	for i := range ids {
 		ids[i] = int32(100 + i)

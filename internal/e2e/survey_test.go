@@ -10,15 +10,22 @@ import (
 	"github.com/pianola-engine/pianola/internal/synth"
 )
 
-// TestSurvey samples with top-p from a large vocabulary, whose keys a team of threads surveys together. One
-// thread filters without a survey, and must choose the same tokens.
-func TestSurvey(t *testing.T) {
+// wideModel writes a small model with a large vocabulary, and returns its path.
+func wideModel(t testing.TB) string {
+	t.Helper()
 	shape, _ := synth.FindShape("qwen3-0.6b")
 	shape.Layers, shape.Hidden, shape.FFN, shape.Heads, shape.KVHeads, shape.HeadDim = 1, 64, 64, 2, 1, 64
 	path := filepath.Join(t.TempDir(), "wide.gguf")
 	if err := synth.WriteFile(context.Background(), path, shape, "q8_0", 1, nil); err != nil {
 		t.Fatal(err)
 	}
+	return path
+}
+
+// TestSurvey samples with top-p from a large vocabulary, whose keys a team of threads surveys together. One
+// thread filters without a survey, and must choose the same tokens.
+func TestSurvey(t *testing.T) {
+	path := wideModel(t)
 	var want [][]int32
 	for _, threads := range []int{1, 2} {
 		m := open(t, path, pianola.Options{Device: "cpu", Threads: threads, Table: pianola.TableOptions{Context: 128}})
