@@ -89,6 +89,37 @@ func TestBatchingFew(t *testing.T) {
 	}
 }
 
+// TestBatchingFewQuantised compiles for batches of 40 rows: gemm_few computes products of quantised weights.
+func TestBatchingFewQuantised(t *testing.T) {
+	for path, want := range map[string]decl.ID{"testdata/gopher-q8_0.gguf": kernels.GEMMFew, "testdata/tiny/llama": kernels.GEMMHalves} {
+		in := input(t, testmodels.Path(t, filepath.Join("..", path)), "h200", Options{Sequences: 40})
+		in.Chip.BatchFew = true
+		tab := mustCompile(t, in)
+		if faults := tab.Validate(); len(faults) > 0 {
+			t.Fatalf("%s: %v", path, faults[0])
+		}
+		p, _, ok := tab.Program("batch.40")
+		if !ok {
+			t.Fatalf("%s: no batch of 40 rows", path)
+		}
+		for i, c := range tab.ProgramCmds(p) {
+			if other := map[decl.ID]decl.ID{kernels.GEMMFew: kernels.GEMMHalves, kernels.GEMMHalves: kernels.GEMMFew}[want]; c.Kernel == other {
+				t.Errorf("%s: unexpected kernel of %s", path, tab.Label(int(p.First)+i))
+			}
+			if c.Kernel != kernels.GEMMFew {
+				continue
+			}
+			groups := uint32(2)
+			if tab.Specs[c.Spec].Values[kernels.GEMMFewSpecWide] == 1 {
+				groups = 1
+			}
+			if c.Grid[1] != groups {
+				t.Errorf("%s: %d groups of rows, want %d", path, c.Grid[1], groups)
+			}
+		}
+	}
+}
+
 // TestBatchingWide checks which form of gemm_few products get: large matrices that of threadgroups of 64 rows,
 // if there are more than 8 rows, and small ones that of more threadgroups.
 func TestBatchingWide(t *testing.T) {

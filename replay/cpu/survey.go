@@ -54,11 +54,12 @@ func (k *sampleFilter) surveys(w *worker) []uint32 {
 func (k *sampleFilter) prepare(w *worker, lo, hi int) {
 	f := k.filtering(w, 0)
 	f.weights = uint32s(w.prepared())[:k.n]
+	surveys := k.surveys(w)
 	for i := lo; i < hi; i++ {
 		first, last := i*k.surveyed(), min((i+1)*k.surveyed(), k.n)
 		g := f
 		g.keys, g.weights, g.largest = f.keys[first:last], f.weights[first:last], f.largest[first/k.part:(last+k.part-1)/k.part]
-		words := k.surveys(w)[i*surveyWords:]
+		words := surveys[i*surveyWords:]
 		g.weigh()
 		for j := range 1 + len(marks) {
 			at := g.reach(f.mark(j), true)
