@@ -201,6 +201,10 @@ func layerKernels(t *table.Table, program string) (list []decl.ID) {
 			if c.Kernel == kernels.GEMMFew {
 				c.Kernel = kernels.GEMMHalves // in the same order
 			}
+			if c.Kernel == kernels.RoPEAttnTile { // computes what these two do
+				list = append(list, kernels.QKRoPEKV)
+				c.Kernel = kernels.AttnTile
+			}
 			list = append(list, c.Kernel)
 		}
 	}

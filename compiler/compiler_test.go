@@ -599,17 +599,17 @@ func TestSplitInput(t *testing.T) {
 	path := testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3"))
 	for _, test := range []struct {
 		options           Options
-		halves, silu, mul int // commands a layer
-		norms             bool
+		halves, silu, mul int  // commands a layer
+		fused             bool // norms and attention convert their results
 	}{
-		{Options{}, 2, 1, 0, true},
+		{Options{}, 1, 1, 0, true},
 		{Options{NoFuse: true}, 4, 0, 1, false},
 		{Options{Exact: true}, 4, 1, 0, false},
 	} {
 		in := input(t, path, "h200", test.options)
 		tab := mustCompile(t, in)
 		p, _, _ := tab.Program(table.ProgramPrefill)
-		halves, silu, mul, norms := 0, 0, 0, 0
+		halves, silu, mul, norms, attn := 0, 0, 0, 0, 0
 		made := map[table.Binding]bool{}
 		for _, c := range tab.Cmds[p.First : p.First+p.Count] {
 			switch c.Kernel {
@@ -620,6 +620,11 @@ func TestSplitInput(t *testing.T) {
 			case kernels.AddRMSNormHalves:
 				norms++
 				made[c.Bind[kernels.AddRMSNormHalvesBindOut]] = true
+			case kernels.AttnTile:
+				if tab.Specs[c.Spec].Values[kernels.AttnTileSpecHalves] == 1 {
+					attn++
+					made[c.Bind[kernels.AttnTileBindHalves]] = true
+				}
 			case kernels.SiLUMul:
 				mul++
 			case kernels.GEMMHalves:
@@ -631,13 +636,13 @@ func TestSplitInput(t *testing.T) {
 			}
 		}
 		layers := int(tab.Header.Layers)
-		wantHalves, wantNorms := test.halves*layers, 0
-		if test.norms {
+		wantHalves, wantNorms, wantAttn := test.halves*layers, 0, 0
+		if test.fused {
 			// The first norm adds nothing to the residual stream.
-			wantHalves, wantNorms = wantHalves+1, 2*layers-1
+			wantHalves, wantNorms, wantAttn = wantHalves+1, 2*layers-1, layers
 		}
-		if halves != wantHalves || norms != wantNorms || silu != test.silu*layers || mul != test.mul*layers {
-			t.Errorf("%+v: %d layers: %d conversions to float16, %d of them of silu_mul, %d of norms, and %d commands silu_mul", test.options, layers, halves, silu, norms, mul)
+		if halves != wantHalves || norms != wantNorms || attn != wantAttn || silu != test.silu*layers || mul != test.mul*layers {
+			t.Errorf("%+v: %d layers: %d conversions to float16, %d of them of silu_mul, %d of norms, %d of attention, and %d commands silu_mul", test.options, layers, halves, silu, norms, attn, mul)
 		}
 	}
 	in := input(t, path, "h200", Options{})

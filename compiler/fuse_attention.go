@@ -1,6 +1,10 @@
 package compiler
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/pianola-engine/pianola/table"
+)
 
 // fuseRopeKV fuses QK norm, RoPE of Q and K, and the KV write. The fused node writes Q to a new
 // value, because its input is the output of the QKV product.
@@ -59,15 +63,41 @@ func (s *state) fuseRopeAttn() error {
 				return false
 			}
 			args := ropeAttnArgs{
-				attentionArgs: attn, own: rope.norm, qkNorm: rope.norm != nil, logits: attn.learned != nil, eps: rope.eps,
+				attentionArgs: attn, own: s.ownWeights(b.layer, rope.norm, attn.learned), qkNorm: rope.norm != nil, logits: attn.learned != nil, eps: rope.eps,
 			}
-			if attn.learned != nil {
-				// The kernel has one binding for all weights of heads.
-				list := []*weight{attn.learned}
-				if rope.norm != nil {
-					list = []*weight{rope.norm, attn.learned}
-				}
-				args.own = s.concatVectors(b.layer.name("attn.heads"), list...)
+			args.half, args.learned = rope.half, nil
+			b.args, b.in, b.out = args, a.in, []operand{a.out[1], a.out[2], b.out[0]}
+			return true
+		})
+	}
+	return nil
+}
+
+// ownWeights returns the weights of heads in one vector, because rope_attn and rope_attn_tile have one binding for
+// them: those of QK norm, then the learned sink logits. Each may be nil.
+func (s *state) ownWeights(l *layerPlan, norm, learned *weight) *weight {
+	switch {
+	case learned == nil:
+		return norm
+	case norm == nil:
+		return s.concatVectors(l.name("attn.heads"), learned)
+	}
+	return s.concatVectors(l.name("attn.heads"), norm, learned)
+}
+
+// fuseRopeTile fuses QK norm, RoPE and KV write with attn_tile whose result becomes float16, in the programs that
+// compute one row, or rows of different sequences: no row reads the K and V of another one.
+func (s *state) fuseRopeTile() error {
+	for _, p := range s.programs {
+		if p.rows > 1 && !p.flags.Has(table.FlagBatch|table.FlagChooses) {
+			continue
+		}
+		pairs(p, func(a *node, rope ropeKVArgs, b *node, attn attnTileArgs) bool {
+			if !p.feeds(a, b) || !s.fitsOwn(b.layer, attn) {
+				return false
+			}
+			args := ropeAttnTileArgs{
+				attnTileArgs: attn, own: s.ownWeights(b.layer, rope.norm, attn.learned), qkNorm: rope.norm != nil, logits: attn.learned != nil, eps: rope.eps,
 			}
 			args.half, args.learned = rope.half, nil
 			b.args, b.in, b.out = args, a.in, []operand{a.out[1], a.out[2], b.out[0]}

@@ -293,6 +293,11 @@ func (s *state) halves(p *program, i int, act uint32) (int, *node) {
 		p.splice(i-1, 1, made)
 		return i, made
 	}
+	if tile, ok := before.args.(attnTileArgs); ok && act == decl.ActF16 && tile.act == act && a.w.cols%64 == 0 && !s.in.Options.NoFuse && p.feeds(before, n) {
+		tile.halves, tile.few = true, few
+		before.args, before.out = tile, []operand{out.all()}
+		return i, before
+	}
 	if s.in.Chip.Fuse.SiLUDown && !s.in.Options.NoFuse {
 		if silu, ok := before.args.(siluMulArgs); ok && p.feeds(before, n) && intoInput(before, silu) {
 			args.input, args.activation = decl.InputSiLUMul, silu.activation
@@ -311,6 +316,8 @@ func (n *node) few() bool {
 	case halvesArgs:
 		return a.few
 	case addNormHalvesArgs:
+		return a.few
+	case attnTileArgs:
 		return a.few
 	}
 	return false

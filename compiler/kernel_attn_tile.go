@@ -10,8 +10,10 @@ import (
 // chunk. The operands are those of attn without attention sinks.
 type attnTileArgs struct {
 	attentionArgs
-	act   uint32 // decl.ActF16, decl.ActF16x2 or decl.ActF32
-	shape tileShape
+	act    uint32 // decl.ActF16, decl.ActF16x2 or decl.ActF32
+	shape  tileShape
+	halves bool // the result becomes float16, as the kernel halves writes it
+	few    bool // in the order of gemm_few
 }
 
 // tileShape is the shape of a threadgroup of attn_tile.
@@ -123,7 +125,12 @@ func (a attnTileArgs) lower(l *lowering) {
 	l.bind(kernels.AttnTileBindQ, n.in[0])
 	l.bind(kernels.AttnTileBindKCache, n.in[1])
 	l.bind(kernels.AttnTileBindVCache, n.in[2])
-	l.bind(kernels.AttnTileBindOut, n.out[0])
+	out := kernels.AttnTileBindOut
+	if a.halves {
+		out = kernels.AttnTileBindHalves
+	}
+	l.bind(out, n.out[0])
+	l.flag(kernels.AttnTileSpecHalves, a.halves)
 	l.bindWeight(kernels.AttnTileBindLogits, a.learned)
 	l.set(kernels.AttnTileSpecHeadDim, l.headDim())
 	l.flag(kernels.AttnTileSpecWindowed, a.window > 0)
@@ -134,8 +141,83 @@ func (a attnTileArgs) lower(l *lowering) {
 	kernels.AttnTileParams{
 		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads), QStride: stride(n.in[0]), Cap: uint32(n.layer.cap),
 		Window: uint32(a.window), Scale: a.scale, SoftCap: a.softCap, Units: uint32(a.shape.units), Slots: uint32(a.shape.slots),
-		Tables: tables, Table: entries, Pool: l.pooled(),
+		Tables: tables, Table: entries, Pool: l.pooled(), Few: one(a.few),
 	}.Put(&l.cmd)
 	l.set(kernels.AttnTileSpecSequences, l.sequences())
+	l.place(table.PatchKVLen, decl.SecondKVLen)
+}
+
+// ropeAttnTileArgs holds the arguments of rope_attn_tile, which fuses qk_rope_kv and attn_tile for rows of
+// different sequences. in is Q, K, V and the angles. out is the caches and the result of attention.
+type ropeAttnTileArgs struct {
+	attnTileArgs
+	own    *weight // the weights of QK norm, then the learned sink logits; each may be absent
+	qkNorm bool    // own contains the weights of QK norm
+	logits bool    // own contains the learned sink logits
+	eps    float32
+}
+
+func (ropeAttnTileArgs) kernel() decl.ID      { return kernels.RoPEAttnTile }
+func (a ropeAttnTileArgs) weights() []*weight { return []*weight{a.own} }
+
+// threads returns 128 for each part into which the positions are divided.
+func (a ropeAttnTileArgs) threads(*lowering) int { return attnTileHalf * a.shape.ways() }
+
+// ownPairs is the largest number of heads that rope_attn_tile computes with the same K and V, and ownGroups that
+// of its threadgroups that a core runs at once.
+const (
+	ownPairs  = 16
+	ownGroups = 2
+)
+
+// fitsOwn reports whether rope_attn_tile computes a layer's attention.
+func (s *state) fitsOwn(l *layerPlan, a attnTileArgs) bool {
+	return a.halves && l.headDim%64 == 0 && a.heads/a.kvHeads <= ownPairs && s.ownMemory(l, a, 1) <= s.in.Chip.ThreadgroupMemory
+}
+
+// ownMemory returns the threadgroup memory of rope_attn_tile in bytes, as it is declared.
+func (s *state) ownMemory(l *layerPlan, a attnTileArgs, slots int) uint64 {
+	rest := 36
+	if s.kv == decl.KVQ8 {
+		rest = 44
+	}
+	return uint64(16384*slots*a.shape.ways()*(l.headDim/64) + 4096*a.shape.ways() + rest*l.headDim)
+}
+
+// slots returns the number of slots of rope_attn_tile: as many as fit for the threadgroups that a core runs at
+// once.
+func (a ropeAttnTileArgs) slots(l *lowering) int {
+	c := l.s.in.Chip
+	groups := min(ownGroups, ceil(l.rows()*a.kvHeads, max(c.Cores, 1)))
+	n := maxSlots
+	for ; n > 1 && l.s.ownMemory(l.n.layer, a.attnTileArgs, n)*uint64(groups) > c.ThreadgroupMemory; n-- {
+	}
+	return n
+}
+
+func (a ropeAttnTileArgs) lower(l *lowering) {
+	n := l.n
+	l.bind(kernels.RoPEAttnTileBindQ, n.in[0])
+	l.bind(kernels.RoPEAttnTileBindK, n.in[1])
+	l.bind(kernels.RoPEAttnTileBindV, n.in[2])
+	l.bind(kernels.RoPEAttnTileBindAngles, n.in[3])
+	l.bindWeight(kernels.RoPEAttnTileBindNorm, a.own)
+	l.bind(kernels.RoPEAttnTileBindKCache, n.out[0])
+	l.bind(kernels.RoPEAttnTileBindVCache, n.out[1])
+	l.bind(kernels.RoPEAttnTileBindHalves, n.out[2])
+	l.set(kernels.RoPEAttnTileSpecHeadDim, l.headDim())
+	l.flag(kernels.RoPEAttnTileSpecWindowed, a.window > 0)
+	l.set(kernels.RoPEAttnTileSpecLayout, l.ropeLayout())
+	l.flag(kernels.RoPEAttnTileSpecQKNorm, a.qkNorm)
+	l.set(kernels.RoPEAttnTileSpecKV, l.s.kv)
+	l.flag(kernels.RoPEAttnTileSpecLearned, a.logits)
+	l.set(kernels.RoPEAttnTileSpecAct, a.act)
+	tables, entries := l.pages()
+	kernels.RoPEAttnTileParams{
+		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads), QStride: stride(n.in[0]), KStride: stride(n.in[1]), VStride: stride(n.in[2]),
+		Half: uint32(a.half), Cap: uint32(n.layer.cap), Window: uint32(a.window), Scale: a.scale, SoftCap: a.softCap, Eps: a.eps,
+		Slots: uint32(a.slots(l)), Tables: tables, Table: entries, Pool: l.pooled(), Few: one(a.few),
+	}.Put(&l.cmd)
+	l.set(kernels.RoPEAttnTileSpecSequences, l.sequences())
 	l.place(table.PatchKVLen, decl.SecondKVLen)
 }

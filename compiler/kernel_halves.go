@@ -32,11 +32,28 @@ func (a halvesArgs) lower(l *lowering) {
 	l.set(kernels.HalvesSpecInput, a.input)
 	l.set(kernels.HalvesSpecActivation, a.activation)
 	l.set(kernels.HalvesSpecAct, a.act)
-	p := kernels.HalvesParams{In: uint32(x.width), XStride: stride(x)}
-	if a.few {
-		p.Few = 1
+	kernels.HalvesParams{In: uint32(x.width), XStride: stride(x), Few: one(a.few)}.Put(&l.cmd)
+}
+
+// threads returns as many as read a row at once, 16 elements each.
+func (a halvesArgs) threads(l *lowering) int { return l.s.rowThreads(l.n.in[0].width / 16) }
+
+// rowThreads returns the size of the threadgroups that convert rows to float16: the chip's for norms, and on a
+// CUDA device more if a row needs n threads.
+func (s *state) rowThreads(n int) int {
+	c := s.in.Chip
+	if !s.warpgroups() {
+		return c.NormThreads
 	}
-	p.Put(&l.cmd)
+	return min(c.MaxThreads, max(c.NormThreads, roundUp(n, c.SIMDWidth)))
+}
+
+// one returns 1 if on, else 0.
+func one(on bool) uint32 {
+	if on {
+		return 1
+	}
+	return 0
 }
 
 // addNormHalvesArgs holds the arguments of add_rmsnorm_halves: out[0] += in[0], and out[1] becomes the
@@ -53,12 +70,11 @@ func (a addNormHalvesArgs) lower(l *lowering) {
 	l.bind(kernels.AddRMSNormHalvesBindDelta, l.n.in[0])
 	l.bindWeight(kernels.AddRMSNormHalvesBindW, a.w)
 	l.bind(kernels.AddRMSNormHalvesBindOut, l.n.out[1])
-	p := kernels.AddRMSNormHalvesParams{N: uint32(a.w.cols), Eps: a.eps, Scale: a.scale, DeltaScale: a.delta}
-	if a.few {
-		p.Few = 1
-	}
-	p.Put(&l.cmd)
+	kernels.AddRMSNormHalvesParams{N: uint32(a.w.cols), Eps: a.eps, Scale: a.scale, DeltaScale: a.delta, Few: one(a.few)}.Put(&l.cmd)
 }
+
+// threads returns one for each vector of a row, because the residual stream is read and written vector by vector.
+func (a addNormHalvesArgs) threads(l *lowering) int { return l.s.rowThreads(a.w.cols / 4) }
 
 // halvesWidth returns the size in float32 of a row of n columns that halves writes.
 func halvesWidth(n int, act uint32) int {

@@ -52,6 +52,8 @@ var passes = []pass{
 	{name: "split-weights", doc: "splits products whose matrix is larger than a slot may be, by rows of the matrix", run: (*state).splitWeights},
 	{name: "split-input", doc: "converts the input of products to float16 before them, in programs of a chunk", run: (*state).splitInput,
 		on: func(s *state) bool { return s.in.Chip.GEMMHalves > 0 }},
+	{name: "fuse-rope-tile", doc: "fuses the result of fuse-rope-kv with attention whose result becomes float16, in programs of one row or of rows of different sequences", run: (*state).fuseRopeTile,
+		on: fuses(func(c *chip.Chip) bool { return c.Fuse.RopeAttn && c.GEMMHalves > 0 })},
 	{name: "group-experts", doc: "multiplies all rows of an expert at once, in programs of a chunk", run: (*state).groupExperts, on: (*state).groupsExperts},
 	{name: "weights", doc: "plans the weight slots and the upload section", run: (*state).planWeights},
 	{name: "arena", doc: "places activations in the scratch arena by liveness", run: (*state).planArena},
@@ -102,6 +104,10 @@ var order = [][2]string{
 	{"group-experts", "arena"},                  // group-experts adds values
 	{"split-input", "arena"},                    // split-input adds and removes values
 	{"fuse-rope-kv", "fuse-rope-attn"},          // fuse-rope-attn fuses the node that fuse-rope-kv adds
+	{"fuse-rope-kv", "fuse-rope-tile"},          // fuse-rope-tile fuses the node that fuse-rope-kv adds
+	{"split-input", "fuse-rope-tile"},           // split-input lets attention convert its result
+	{"fuse-rope-tile", "weights"},               // fuse-rope-tile joins weights of heads
+	{"fuse-rope-tile", "arena"},                 // fuse-rope-tile removes values
 	{"fuse-rope-attn", "split-attention"},       // split-attention replaces the output of attention
 	{"fuse-rope-kv", "split-attention"},         // fuse-rope-kv renames the Q operand of attention
 	{"fuse-rope-kv", "weights"},                 // fuse-rope-kv joins the norm weights of Q and K

@@ -268,6 +268,7 @@ kernel void attn_tile(
         device const uchar *v_cache         [[buffer(2)]],
         device float *out                   [[buffer(3)]],
         device const float *logits          [[buffer(4)]],
+        device uchar *halves                [[buffer(5)]],
         constant pianola_attn_tile_params &p [[buffer(8)]],
         constant pianola_second &s          [[buffer(9)]],
         device pianola_step *step           [[buffer(10)]],
@@ -279,6 +280,7 @@ kernel void attn_tile(
     if (!begins(step)) {
         return;
     }
+    (void)halves; // act is f32 here
     attn_pairs t;
     t.shared = p.heads / p.kv_heads;
     // Rows of different sequences share no positions, so a threadgroup computes pairs of one of them.

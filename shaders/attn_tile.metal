@@ -4,21 +4,21 @@
 // attn_tile_of selects the number of elements of a head that the code is compiled for. Rounded up to
 // 64 it must be that of the head, because the declaration's threadgroup memory is for the head.
 template <uint Terms>
-static inline void attn_tile_of(thread const attn_part &a, thread const attn_pairs &t, threadgroup uchar *tg, uint units, uint slots, uint lane, uint simd, uint simds) {
+static inline void attn_tile_of(thread const attn_part &a, thread const attn_pairs &t, thread const halves_place &h, threadgroup uchar *tg, uint units, uint slots, uint lane, uint simd, uint simds) {
     switch (a.d) {
-    case 64: attend_units<64, Terms>(a, t, tg, units, slots, lane, simd, simds); break;
-    case 80: attend_units<80, Terms>(a, t, tg, units, slots, lane, simd, simds); break;
-    case 96: attend_units<96, Terms>(a, t, tg, units, slots, lane, simd, simds); break;
-    case 160: attend_units<160, Terms>(a, t, tg, units, slots, lane, simd, simds); break;
+    case 64: attend_units<64, Terms>(a, t, h, tg, units, slots, lane, simd, simds); break;
+    case 80: attend_units<80, Terms>(a, t, h, tg, units, slots, lane, simd, simds); break;
+    case 96: attend_units<96, Terms>(a, t, h, tg, units, slots, lane, simd, simds); break;
+    case 160: attend_units<160, Terms>(a, t, h, tg, units, slots, lane, simd, simds); break;
     default:
         if (a.d < 64) {
-            attend_units<64, Terms>(a, t, tg, units, slots, lane, simd, simds);
+            attend_units<64, Terms>(a, t, h, tg, units, slots, lane, simd, simds);
         } else if (a.d <= 128) {
-            attend_units<128, Terms>(a, t, tg, units, slots, lane, simd, simds);
+            attend_units<128, Terms>(a, t, h, tg, units, slots, lane, simd, simds);
         } else if (a.d <= 192) {
-            attend_units<192, Terms>(a, t, tg, units, slots, lane, simd, simds);
+            attend_units<192, Terms>(a, t, h, tg, units, slots, lane, simd, simds);
         } else {
-            attend_units<256, Terms>(a, t, tg, units, slots, lane, simd, simds);
+            attend_units<256, Terms>(a, t, h, tg, units, slots, lane, simd, simds);
         }
     }
 }
@@ -31,6 +31,7 @@ kernel void attn_tile(
         device const uchar *v_cache         [[buffer(2)]],
         device float *out                   [[buffer(3)]],
         device const float *logits          [[buffer(4)]],
+        device uchar *halves                [[buffer(5)]],
         constant pianola_attn_tile_params &p [[buffer(8)]],
         constant pianola_second &s          [[buffer(9)]],
         device pianola_step *step           [[buffer(10)]],
@@ -83,13 +84,14 @@ kernel void attn_tile(
     a.begin = pair_sees(t, t.first).x;
     a.end = pair_sees(t, t.first + each - 1).y;
     a.wrap = cache_from(a.begin, a.cap, WINDOWED != 0);
+    const halves_place h = halves_place_of(HALVES != 0 ? halves : nullptr, row, s.rows, head, p.heads, HEAD_DIM, p.few != 0);
     // The compiler does not know that the number is the same for all lanes. If it does, the
     // addresses of products are uniform.
     const uint own = simd_broadcast_first(simd);
     if (ACT == PIANOLA_ACT_F16) {
-        attn_tile_of<1>(a, t, tg, p.units, p.slots, lane, own, simds);
+        attn_tile_of<1>(a, t, h, tg, p.units, p.slots, lane, own, simds);
     } else {
-        attn_tile_of<2>(a, t, tg, p.units, p.slots, lane, own, simds);
+        attn_tile_of<2>(a, t, h, tg, p.units, p.slots, lane, own, simds);
     }
 #endif
 }

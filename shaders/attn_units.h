@@ -21,6 +21,30 @@
 #define PIANOLA_BLOCK (PIANOLA_UNIT * PIANOLA_CHUNK_BYTES)
 #define PIANOLA_TILE_BLOCKS(D) ((D + 63) / 64 * PIANOLA_BLOCK)
 
+// halves_place is where the results of attention become rows of float16, see halves.h. V is float16 already,
+// and so is a mean of it but for rounding: the unit of a row is 1.
+struct halves_place {
+    device uchar *to; // null if the results are float32
+    uint row, column; // of the first pair's first element
+    uint columns;     // of a row
+    uint blocks;      // blocks of 8 rows in the order of gemm_few, or 0 for rows one after the other
+};
+
+// halves_place_of returns the place of the results from a row and head on, of rows of heads of d elements.
+static inline halves_place halves_place_of(device uchar *to, uint row, uint rows, uint head, uint heads, uint d, bool few) {
+    return {to, row, head * d, heads * d, few ? few_blocks(rows) : 0};
+}
+
+// put_two writes two elements of a row of the results; column is even. put_unit writes the row's unit.
+static inline void put_two(thread const halves_place &h, uint row, uint column, float2 v) {
+    const ulong at = h.blocks != 0 ? few_place(column / 4, row, h.blocks) + column % 4 * 2 : row * ulong(halves_bytes(h.columns, 1)) + 2 * column;
+    *(device uint *)(h.to + at) = as_type<uint>(half2(v));
+}
+static inline void put_unit(thread const halves_place &h, uint row) {
+    const ulong at = h.blocks != 0 ? ulong(h.columns) * 16 * h.blocks + 4 * row : row * ulong(halves_bytes(h.columns, 1)) + 2 * h.columns;
+    *(device float *)(h.to + at) = 1.0f;
+}
+
 // column_at returns the offset of 8 columns of a row of a matrix of blocks.
 static inline uint column_at(uint row, uint piece) { return piece / 8 * PIANOLA_BLOCK + piece_at(row, piece % 8); }
 
@@ -401,7 +425,7 @@ static inline void join_ways(thread unit_state<D, Terms> &u, threadgroup uchar *
 
 // put_pairs writes the results of 16 pairs, from pair first on.
 template <uint D, uint Terms>
-static inline void put_pairs(thread unit_state<D, Terms> &u, thread const attn_part &a, thread const attn_pairs &t, uint first, uint lane) {
+static inline void put_pairs(thread unit_state<D, Terms> &u, thread const attn_part &a, thread const attn_pairs &t, thread const halves_place &h, uint first, uint lane) {
     PIANOLA_UNROLL
     for (uint k = 0; k < 2; k++) {
         const uint pair = first + lane / 4 + 8 * k;
@@ -417,13 +441,28 @@ static inline void put_pairs(thread unit_state<D, Terms> &u, thread const attn_p
             total = total * by + exp2(logit - most);
         }
         by = total == 0.0f ? 0.0f : by / total;
-        if (pair <= t.last) {
-            device float *out = a.out + ulong(pair_row(t, pair)) * t.out_stride + head * a.d + lane % 4 * 2;
+        if (pair > t.last) {
+            continue;
+        }
+        if (h.to) {
+            const uint row = h.row + pair_row(t, pair);
+            const uint column = h.column + head * a.d + lane % 4 * 2;
             PIANOLA_UNROLL
             for (uint n = 0; n < D / 8; n++) {
                 if (8 * n < a.d) {
-                    *(device float2 *)(out + 8 * n) = float2(u.sums[4 * n + 2 * k], u.sums[4 * n + 2 * k + 1]) * by;
+                    put_two(h, row, column + 8 * n, float2(u.sums[4 * n + 2 * k], u.sums[4 * n + 2 * k + 1]) * by);
                 }
+            }
+            if (column == 0) {
+                put_unit(h, row);
+            }
+            continue;
+        }
+        device float *out = a.out + ulong(pair_row(t, pair)) * t.out_stride + head * a.d + lane % 4 * 2;
+        PIANOLA_UNROLL
+        for (uint n = 0; n < D / 8; n++) {
+            if (8 * n < a.d) {
+                *(device float2 *)(out + 8 * n) = float2(u.sums[4 * n + 2 * k], u.sums[4 * n + 2 * k + 1]) * by;
             }
         }
     }
@@ -436,7 +475,7 @@ static inline void put_pairs(thread unit_state<D, Terms> &u, thread const attn_p
 // The scores of a tile are multiplied at the same time as V of the tile before, so that weights are
 // computed during products. A group of copies is K of a tile and V of the tile before.
 template <uint D, uint Terms>
-static inline void attend_units(thread const attn_part &a, thread const attn_pairs &t, threadgroup uchar *tg, uint units, uint slots, uint lane, uint simd, uint simds) {
+static inline void attend_units(thread const attn_part &a, thread const attn_pairs &t, thread const halves_place &h, threadgroup uchar *tg, uint units, uint slots, uint lane, uint simd, uint simds) {
 #ifdef PIANOLA_WARPGROUPS
     tg = metal::shim::aligned_matrix(tg);
 #endif
@@ -525,7 +564,7 @@ static inline void attend_units(thread const attn_part &a, thread const attn_pai
             return;
         }
     }
-    put_pairs(u, a, t, first, lane);
+    put_pairs(u, a, t, h, first, lane);
 }
 
 #endif

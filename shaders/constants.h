@@ -37,6 +37,7 @@ constant uint DECAY [[function_constant(PIANOLA_FC_DECAY)]]; // form of the weig
 constant uint GATE [[function_constant(PIANOLA_FC_GATE)]]; // order of a gate and a norm
 constant uint SINGLE [[function_constant(PIANOLA_FC_SINGLE)]]; // 1 if there is one row, whose loads are issued together
 constant uint WIDE [[function_constant(PIANOLA_FC_WIDE)]]; // 1 if a threadgroup computes up to 64 rows of W and of x, 0 if up to 32
+constant uint HALVES [[function_constant(PIANOLA_FC_HALVES)]]; // 1 if the result becomes float16
 
 // The weight type, or its family if it has one.
 constant uint WTYPE_FAMILY = WTYPE < PIANOLA_FAMILIES ? WTYPE : WTYPE & PIANOLA_FAMILY_MASK;

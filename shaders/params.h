@@ -69,6 +69,7 @@
 #define PIANOLA_KERNEL_ALTUP_MATCH 53
 #define PIANOLA_KERNEL_TOP_GATES 54
 #define PIANOLA_KERNEL_HEAD_LAYERNORM 55
+#define PIANOLA_KERNEL_ROPE_ATTN_TILE 56
 
 // Numbers of function constants, and their named values.
 #define PIANOLA_FC_WTYPE 0
@@ -101,6 +102,7 @@
 #define PIANOLA_FC_GATE 27
 #define PIANOLA_FC_SINGLE 28
 #define PIANOLA_FC_WIDE 29
+#define PIANOLA_FC_HALVES 30
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
 #define PIANOLA_ACT_F16 2
@@ -606,7 +608,7 @@ typedef struct pianola_gemm_few_params {
 } pianola_gemm_few_params;
 PIANOLA_ASSERT_SIZE(pianola_gemm_few_params, 16);
 
-// attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.
+// attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. With halves, the result is the input of gemm_halves or gemm_few: V is float16, and so is its mean but for rounding. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.
 typedef struct pianola_attn_tile_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
@@ -620,8 +622,9 @@ typedef struct pianola_attn_tile_params {
     uint32_t tables; // offset of the page tables in the step block, in a pooled table
     uint32_t table; // pages in the page table of a sequence, in a pooled table
     uint32_t pool; // sequences of a pooled table; 0 in other tables
+    uint32_t few; // 1: write rows of float16 in the order of gemm_few, else 0
 } pianola_attn_tile_params;
-PIANOLA_ASSERT_SIZE(pianola_attn_tile_params, 48);
+PIANOLA_ASSERT_SIZE(pianola_attn_tile_params, 52);
 
 // add_rmsnorm, and halves with act == f16 and without an activation of what it writes: x[r] += delta_scale * delta[r]; out[r] becomes rmsnorm(x[r]) * w in float16.
 typedef struct pianola_add_rmsnorm_halves_params {
@@ -853,6 +856,27 @@ typedef struct pianola_head_layernorm_params {
     float eps; // added to the variance
 } pianola_head_layernorm_params;
 PIANOLA_ASSERT_SIZE(pianola_head_layernorm_params, 12);
+
+// Fuses qk_rope_kv and attn_tile with act == f16 and halves, for one row or for rows of different sequences. A threadgroup computes the heads of a row that share K and V, and also K and V of the row's own position, which no threadgroup reads from the cache. Threads of 128 divide the columns; if there are more, they divide the positions, as those of attn_tile do, and a row has the same bits.
+typedef struct pianola_rope_attn_tile_params {
+    uint32_t heads; // Q heads
+    uint32_t kv_heads; // K and V heads
+    uint32_t q_stride; // elements from one row of q to the next
+    uint32_t k_stride; // elements from one row of k to the next
+    uint32_t v_stride; // elements from one row of v to the next
+    uint32_t half_; // rotated pairs of a head, at most head_dim/2
+    uint32_t cap; // rows of the cache
+    uint32_t window; // positions seen, if the constant windowed is 1
+    float scale; // factor of Q·K
+    float soft_cap; // c, if a score s becomes c*tanh(s/c); 0 means no cap
+    float eps; // added to the mean square
+    uint32_t slots; // steps of positions that threadgroup memory holds, 1 to 4
+    uint32_t tables; // offset of the page tables in the step block, in a pooled table
+    uint32_t table; // pages in the page table of a sequence, in a pooled table
+    uint32_t pool; // sequences of a pooled table; 0 in other tables
+    uint32_t few; // 1: write rows of float16 in the order of gemm_few, else 0
+} pianola_rope_attn_tile_params;
+PIANOLA_ASSERT_SIZE(pianola_rope_attn_tile_params, 64);
 
 // Bytes of threadgroup memory of kernels for which it depends on constants only.
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)

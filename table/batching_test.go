@@ -27,7 +27,9 @@ func TestBatchingFaults(t *testing.T) {
 			p.Spread = 1
 			p.Put(c)
 		}, "spread == 0 does not hold"},
-		{"another constant", "h200", "tiny/qwen3", attn, func(tab *table.Table, c *table.Cmd) {
+		{"another constant", "h200", "tiny/qwen3", attn, func(tab *table.Table, _ *table.Cmd) {
+			// Decode has rope_attn_tile.
+			c := &tab.Cmds[slices.IndexFunc(tab.Cmds, func(c table.Cmd) bool { return c.Kernel == kernels.AttnTile })]
 			tab.Specs = append(tab.Specs, tab.Specs[c.Spec])
 			c.Spec = uint16(len(tab.Specs) - 1)
 			tab.Specs[c.Spec].Values[kernels.AttnTileSpecLearned] = 1

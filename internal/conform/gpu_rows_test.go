@@ -41,6 +41,34 @@ func (f productForm) String() string {
 	return []string{"gemm_halves", "gemm_few", "gemm_few (wide)"}[f]
 }
 
+// onGPU loads a table of one command on a GPU and opens a session. cache is a directory for assembled kernels.
+func onGPU(t *testing.T, tab *table.Table, cache string) (*cuda.Device, replay.SessionID) {
+	t.Helper()
+	tab.Header.Device = "cuda"
+	mods, err := kernels.Embedded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := cuda.New(cuda.Options{Mode: "record", Modules: mods, Cache: cache})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	err = errors.Join(tab.PlaceBarriers(), d.Load(t.Context(), tab, nil, replay.LoadOptions{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := d.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, id
+}
+
 // newGPUProduct loads the product of a matrix with rows of x. The threadgroups of gemm_halves compute up to
 // rowGroup rows. cache is a directory for assembled kernels.
 func newGPUProduct(t *testing.T, m *matrix, rows, rowGroup int, form productForm, cache string) *gpuProduct {
@@ -59,27 +87,8 @@ func newGPUProduct(t *testing.T, m *matrix, rows, rowGroup int, form productForm
 		c.params = declared.GEMMFewParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out)}
 	}
 	tab, slots := c.tableOf(t)
-	tab.Header.Device = "cuda"
-	mods, err := kernels.Embedded()
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := cuda.New(cuda.Options{Mode: "record", Modules: mods, Cache: cache})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := errors.Join(tab.PlaceBarriers(), d.Load(t.Context(), tab, nil, replay.LoadOptions{})); err != nil {
-		t.Fatal(err)
-	}
-	id, err := d.NewSession()
-	if err == nil {
-		err = d.Write(id, slots[declared.GEMMHalvesBindW], 0, m.bytes(layout))
-	}
+	d, id := onGPU(t, tab, cache)
+	err := d.Write(id, slots[declared.GEMMHalvesBindW], 0, m.bytes(layout))
 	if err != nil {
 		t.Fatal(err)
 	}

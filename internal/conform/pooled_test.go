@@ -277,7 +277,7 @@ func (p *pooling) command(specs []uint32, params interface{ Put(*table.Cmd) }, i
 
 // withConstant returns the constants with one at an index.
 func withConstant(specs []uint32, at int, value uint32) []uint32 {
-	out := make([]uint32, at+1)
+	out := make([]uint32, max(at+1, len(specs)))
 	copy(out, specs)
 	out[at] = value
 	return out
@@ -348,10 +348,17 @@ func (p *pooling) describe(r *rand.Rand) (specs []uint32, params interface{ Put(
 		return withConstant(c.specs, kernels.AttnChunkSpecSequences, p.kind), q
 	case kernels.AttnTileParams:
 		d, kind := int(c.specs[kernels.AttnTileSpecHeadDim]), c.specs[kernels.AttnTileSpecKV]
-		p.row["q"], p.row["out"] = words*int(q.QStride), words*int(q.Heads)*d
+		p.row["q"], p.row["out"], p.row["halves"] = words*int(q.QStride), words*int(q.Heads)*d, halvesSize(int(q.Heads)*d, decl.ActF16)
 		p.caches(int(q.KVHeads), d, int(q.Cap), 0, kind)
 		q.Cap, q.Tables, q.Table, q.Pool = rows, tables, entries, pool
 		return withConstant(c.specs, kernels.AttnTileSpecSequences, p.kind), q
+	case kernels.RoPEAttnTileParams:
+		d, kind := int(c.specs[kernels.RoPEAttnTileSpecHeadDim]), c.specs[kernels.RoPEAttnTileSpecKV]
+		p.row["q"], p.row["k"], p.row["v"], p.row["angles"] = words*int(q.QStride), words*int(q.KStride), words*int(q.VStride), 2*words*int(q.Half)
+		p.row["halves"] = halvesSize(int(q.Heads)*d, decl.ActF16)
+		p.caches(int(q.KVHeads), d, int(q.Cap), 0, kind)
+		q.Cap, q.Tables, q.Table, q.Pool = rows, tables, entries, pool
+		return withConstant(c.specs, kernels.RoPEAttnTileSpecSequences, p.kind), q
 	case kernels.CausalConvParams:
 		p.row["x"], p.row["out"] = words*int(q.XStride), words*int(q.N)
 		p.ring, p.each = recurrent.Ring{Live: int(q.Live), Saved: int(q.Saved)}, words*int(q.Taps-1)*int(q.N)
@@ -489,7 +496,7 @@ func TestPooled(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 20))
 			e := p.at(seed)
 			a, _ := randomTile(r, seed)
-			a.rows = min(a.rows, 17)
+			a.rows, a.tile.few = min(a.rows, 17), false // interleaved rows have no place of their own
 			if e.Apple() {
 				a.tile = a.matrices()
 			}

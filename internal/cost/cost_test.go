@@ -147,7 +147,11 @@ func TestBatchPrograms(t *testing.T) {
 			_, total := predict(t, tab, c, "batch.32", cost.Point{Position: depth, Rows: rows})
 			return total
 		}
-		if got, want := at(999, 8).Model-at(999, 4).Model, uint64(4*(row+cache)); got != want {
+		written := uint64(cache)
+		if name == "h200" { // one command of its own, which does not read what it writes
+			written = 0
+		}
+		if got, want := at(999, 8).Model-at(999, 4).Model, 4*(row+written); got != want {
 			t.Errorf("%s: 4 more rows add %d bytes, want %d", name, got, want)
 		}
 		if got, want := at(1999, 32).Model-at(999, 32).Model, uint64(32*1000*cache); got != want {

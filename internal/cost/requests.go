@@ -88,6 +88,12 @@ func (v *view) requested(device string) requests {
 		heads := v.value("heads") + v.value("kv_heads")
 		r.loads[3] = 4 * v.rows * v.value("head_dim") * heads // an angle for each pair, even if RoPE does not rotate it
 		r.loads[4] = r.loads[4] / 2 * heads * v.rows          // the weights of Q and of K, each for its heads
+	case kernels.RoPEAttnTile: // as in qk_rope_kv, but V is read with the angles and weights of K
+		all := 4 * v.rows * v.value("head_dim") * (v.value("heads") + 2*v.value("kv_heads"))
+		r.loads[3] = all
+		if v.value("qk_norm") != 0 {
+			r.loads[4] = all
+		}
 	case kernels.NormAdd:
 		r.loads[0] *= 1 + 2*v.value("norm")
 	case kernels.KVWrite:

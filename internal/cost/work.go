@@ -248,7 +248,7 @@ func (v *view) threadgroups() uint64 {
 func (v *view) phases() float64 {
 	switch v.c.Kernel {
 	case kernels.RMSNorm, kernels.AddRMSNorm, kernels.AddRMSNormHalves, kernels.NormAdd, kernels.LayerNorm,
-		kernels.AltupPredict, kernels.AltupCorrect, kernels.AltupAdd, kernels.AltupMatch, kernels.TopGates, kernels.Halves, kernels.Attn, kernels.AttnTile, kernels.AttnChunk:
+		kernels.AltupPredict, kernels.AltupCorrect, kernels.AltupAdd, kernels.AltupMatch, kernels.TopGates, kernels.Halves, kernels.Attn, kernels.AttnTile, kernels.AttnChunk, kernels.RoPEAttnTile:
 		return 2
 	}
 	return 1

@@ -66,22 +66,27 @@ var attn = Kernel{
 // with 32 or 16 positions, their scores for each pair and, if heads are large, Q of each pair.
 const matrixTGMem = "(head_dim <= 128 ? 64*(head_dim + 8) + 2304*units : 32*(head_dim + 8) + 64*units*(head_dim + 24))"
 
+// attnHalves is the extent of the results of attention as rows of float16.
+const attnHalves = "(few == 1 ? " + fewRows + " : rows)*(2*heads*head_dim + 128)"
+
 // attnTile declares attention over the cache for the rows of a chunk.
 var attnTile = Kernel{
 	Name: "attn_tile",
-	Doc:  "attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.",
+	Doc:  "attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. With halves, the result is the input of gemm_halves or gemm_few: V is float16, and so is its mean but for rounding. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.",
 	Grid: [3]string{"kv_heads", "sequences == many ? rows*ceildiv(heads/kv_heads,(act == f32 ? 16 : 64)*units) : ceildiv(rows*(heads/kv_heads),(act == f32 ? 16 : 64)*units)", "1"},
 	Require: []string{
 		"head_dim >= 16", "head_dim <= 256", "head_dim % 16 == 0", "kv_heads >= 1", "heads % kv_heads == 0", "heads >= 1",
 		"!windowed || window >= 1", "sequences != own || windowed || context <= cap", "sequences != own || !windowed || min(context, window+rows-1) <= cap", "cap >= 1", kvBlocks, pooledCache,
 		"act == f16 || act == f16x2 || act == f32", "units >= 1",
 		"act == f32 || units <= 2", "act == f32 || threads == 128 || threads == 256", "act == f32 || threads >= 128*units",
+		"!halves || act == f16 && heads*head_dim % 64 == 0", "few == 0 || few == 1 && halves && rows <= 64",
 		"act == f32 || slots >= 2", "slots <= (act == f32 ? 0 : 4)",
 		"act != f32 || units == (head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1)", "act != f32 || threads == (head_dim <= 128 ? 128 : 64)",
 	},
 	Bindings: slices.Concat(attn.Bindings[:3], []Binding{
-		{Name: "out", Role: Write, Shape: "[rows, heads, head_dim]", Elem: F32, Extent: "4*rows*heads*head_dim"},
+		{Name: "out", Role: Write, Shape: "[rows, heads, head_dim]", Elem: F32, Extent: "4*rows*heads*head_dim", If: "!halves"},
 		attn.Bindings[5], // logits
+		{Name: "halves", Role: Write, Shape: "[rows]", Elem: Record, Extent: attnHalves, If: "halves", Doc: "a row of heads*head_dim columns as the kernel halves writes it, with the unit 1; if few is 1, " + fewDoc},
 	}),
 	Params: slices.Concat(attn.Params[:5], []Field{ // heads to window
 		{"scale", F32, "factor of Q·K"},
@@ -89,10 +94,11 @@ var attnTile = Kernel{
 		{"units", U32, "units of 64 or 16 pairs that a threadgroup computes, up to 2 or 4"},
 		{"slots", U32, "if act is not f32, steps of positions that threadgroup memory holds, 2 to 4; one is multiplied while the others are copied"},
 		fieldTables, fieldTable, fieldPool,
+		{"few", U32, "1: write rows of float16 in the order of gemm_few, else 0"},
 	}),
 	Second:   []Second{secondKVLen, secondRows},
-	Specs:    []Constant{constHeadDim, constWindow, constKV, constLearned, constAct, constSequences},
-	Optional: []string{"sequences", "tables", "table", "pool"},
+	Specs:    []Constant{constHeadDim, constWindow, constKV, constLearned, constAct, constSequences, constHalves},
+	Optional: []string{"sequences", "tables", "table", "pool", "halves", "few"},
 	Worker:   attnWorker,
 	TGMem:    "act == f32 ? " + matrixTGMem + " : 1024 + 8192*ceildiv(head_dim,64)*((act == f16 ? 1 : 2)*units + 2*slots*(threads/(128*units)))",
 	Chunk:    true,
@@ -187,4 +193,40 @@ var ropeAttn = Kernel{
 	Order:    attnOrder,
 	Worker:   attnWorker + " + 8*head_dim", // also a head as float32, and K and V in the type of the cache
 	TGMem:    "max(" + rowTGMem + ", ceildiv(threads,32)*ahead) + 4*(head_group+2)*head_dim",
+}
+
+// ropeAttnTile declares qk_rope_kv and attn_tile as one command.
+var ropeAttnTile = Kernel{
+	Name: "rope_attn_tile",
+	Doc:  "Fuses qk_rope_kv and attn_tile with act == f16 and halves, for one row or for rows of different sequences. A threadgroup computes the heads of a row that share K and V, and also K and V of the row's own position, which no threadgroup reads from the cache. Threads of 128 divide the columns; if there are more, they divide the positions, as those of attn_tile do, and a row has the same bits.",
+	Grid: [3]string{"kv_heads", "rows", "1"},
+	Require: []string{
+		"head_dim % 64 == 0", "head_dim >= 64", "head_dim <= 256", "kv_heads >= 1", "heads % kv_heads == 0", "heads >= 1", "heads/kv_heads <= 16",
+		"half >= 1", "2*half <= head_dim", "kv_len >= 1", "sequences == many || rows == 1", "act == f16", "few == 0 || few == 1 && rows <= 64",
+		"!windowed || window >= 1", "sequences != own || windowed || context <= cap", "sequences != own || !windowed || min(context, window) <= cap", "cap >= 1", kvBlocks, pooledCache,
+		"threads == 128 || threads == 256", "slots >= 1", "slots <= 4",
+	},
+	Bindings: []Binding{
+		qkRopeKV.Bindings[0], qkRopeKV.Bindings[1], qkRopeKV.Bindings[2], qkRopeKV.Bindings[3],
+		ropeAttn.Bindings[4], // norm
+		{Name: "k_cache", Role: ReadWrite, Shape: kvShape, Elem: KVType, Extent: kvExtent, Doc: kvDoc},
+		{Name: "v_cache", Role: ReadWrite, Shape: kvShape, Elem: KVType, Extent: kvExtent, Doc: kvDoc},
+		{Name: "halves", Role: Write, Shape: "[rows]", Elem: Record, Extent: attnHalves, Doc: "as attn_tile writes it"},
+	},
+	Params: slices.Concat(qkRopeKV.Params[:7], []Field{ // heads to cap
+		{"window", U32, "positions seen, if the constant windowed is 1"},
+		{"scale", F32, "factor of Q·K"},
+		{"soft_cap", F32, "c, if a score s becomes c*tanh(s/c); 0 means no cap"},
+		{"eps", F32, "added to the mean square"},
+		{"slots", U32, "steps of positions that threadgroup memory holds, 1 to 4"},
+		fieldTables, fieldTable, fieldPool,
+		{"few", U32, "1: write rows of float16 in the order of gemm_few, else 0"},
+	}),
+	Second:   []Second{secondKVLen, secondRows},
+	Specs:    []Constant{constHeadDim, constWindow, constLayout, constQKNorm, constKV, constLearned, constAct, constSequences},
+	Optional: []string{"sequences", "tables", "table", "pool", "few"},
+	Worker:   attnWorker + " + 8*head_dim",
+	TGMem:    "16384*slots*(threads/128)*(head_dim/64) + 4096*(threads/128) + (kv == q8_0 ? 44 : 36)*head_dim",
+	As:       &As{Kernel: "attn_tile", Constant: "halves"},
+	Order:    []string{"threads/128"},
 }

@@ -164,6 +164,7 @@ var (
 	constSequences  = Constant{Name: "sequences", Values: fromValues, Doc: "which sequences the rows belong to"}
 	constSegments   = Constant{Name: "segments", Flag: true, Doc: "1 if the sums of segments of the columns are added in order, as by gemm_few"}
 	constWide       = Constant{Name: "wide", Flag: true, Doc: "1 if a threadgroup computes up to 64 rows of W and of x, 0 if up to 32"}
+	constHalves     = Constant{Name: "halves", Flag: true, Doc: "1 if the result becomes float16"}
 	constActivation = Constant{Name: "activation", Values: activationValues, Doc: "the activation function"}
 	constSingle     = Constant{Name: "single", Flag: true, Doc: "1 if there is one row, whose loads are issued together"}
 	constNorm       = Constant{Name: "norm", Flag: true, Doc: "1 if the sum is normalised"}
@@ -178,7 +179,7 @@ var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
 	constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
 	constKV, constSinks, constActivation, constNorm, constLearned, constOver, constSequences, constSegments,
-	constConv, constDecay, constGate, constSingle, constWide,
+	constConv, constDecay, constGate, constSingle, constWide, constHalves,
 }
 
 // Parameters of kernels that use the state of sequences.

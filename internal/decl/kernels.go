@@ -17,4 +17,5 @@ var Kernels = []Kernel{
 	attnChunk,
 	altUpPredict, altUpCorrect, altUpAdd, altUpMatch, topGates,
 	headLayerNorm,
+	ropeAttnTile,
 }

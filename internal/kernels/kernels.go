@@ -78,6 +78,7 @@ const (
 	AltupMatch       decl.ID = 53
 	TopGates         decl.ID = 54
 	HeadLayerNorm    decl.ID = 55
+	RoPEAttnTile     decl.ID = 56
 )
 
 // Bindings of embed.
@@ -1600,6 +1601,7 @@ const (
 	AttnTileBindVCache = 2 // r, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
 	AttnTileBindOut    = 3 // w, [rows, heads, head_dim] float32
 	AttnTileBindLogits = 4 // r, [heads] float32
+	AttnTileBindHalves = 5 // w, [rows], a row of heads*head_dim columns as the kernel halves writes it, with the unit 1; if few is 1, n is in rounded up to a multiple of 64, and m is rows rounded up to 8, 16, 32 or 64: for each 32 of n columns, for each 8 of m rows, for each row, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written
 )
 
 // Specialisation constants of attn_tile.
@@ -1610,6 +1612,7 @@ const (
 	AttnTileSpecLearned   = 3 // 1 if each head has a learned sink logit, which takes part in its softmax but has no value
 	AttnTileSpecAct       = 4 // activation type of the product
 	AttnTileSpecSequences = 5 // which sequences the rows belong to
+	AttnTileSpecHalves    = 6 // 1 if the result becomes float16
 )
 
 // AttnTileParams are the parameters of attn_tile.
@@ -1626,6 +1629,7 @@ type AttnTileParams struct {
 	Tables  uint32  // offset of the page tables in the step block, in a pooled table
 	Table   uint32  // pages in the page table of a sequence, in a pooled table
 	Pool    uint32  // sequences of a pooled table; 0 in other tables
+	Few     uint32  // 1: write rows of float16 in the order of gemm_few, else 0
 }
 
 // AttnTileParamsOf decodes the parameters of c, a command of kernel attn_tile.
@@ -1643,6 +1647,7 @@ func AttnTileParamsOf(c *table.Cmd) AttnTileParams {
 		Tables:  u32(c, 36),
 		Table:   u32(c, 40),
 		Pool:    u32(c, 44),
+		Few:     u32(c, 48),
 	}
 }
 
@@ -1660,7 +1665,8 @@ func (p AttnTileParams) Put(c *table.Cmd) {
 	putU32(c, 36, p.Tables)
 	putU32(c, 40, p.Table)
 	putU32(c, 44, p.Pool)
-	c.ParamSize = 48
+	putU32(c, 48, p.Few)
+	c.ParamSize = 52
 }
 
 // Bindings of add_rmsnorm_halves.
@@ -2593,4 +2599,91 @@ func (p HeadLayerNormParams) Put(c *table.Cmd) {
 	putU32(c, 4, p.Stride)
 	putF32(c, 8, p.Eps)
 	c.ParamSize = 12
+}
+
+// Bindings of rope_attn_tile.
+const (
+	RoPEAttnTileBindQ      = 0 // r, [rows, heads, head_dim] float32, rows q_stride apart
+	RoPEAttnTileBindK      = 1 // r, [rows, kv_heads, head_dim] float32, rows k_stride apart
+	RoPEAttnTileBindV      = 2 // r, [rows, kv_heads, head_dim] float32, rows v_stride apart
+	RoPEAttnTileBindAngles = 3 // r, [rows, half, 2] float32
+	RoPEAttnTileBindNorm   = 4 // r, [n] float32, with qk_norm, [2, head_dim] weights for Q and for K; with learned, then [heads] sink logits
+	RoPEAttnTileBindKCache = 5 // rw, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
+	RoPEAttnTileBindVCache = 6 // rw, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
+	RoPEAttnTileBindHalves = 7 // w, [rows], as attn_tile writes it
+)
+
+// Specialisation constants of rope_attn_tile.
+const (
+	RoPEAttnTileSpecHeadDim   = 0 // elements of a head
+	RoPEAttnTileSpecWindowed  = 1 // 1 if attention is limited to a window
+	RoPEAttnTileSpecLayout    = 2 // which pairs RoPE rotates
+	RoPEAttnTileSpecQKNorm    = 3 // 1 if Q and K heads are normalised
+	RoPEAttnTileSpecKV        = 4 // element type of the KV cache
+	RoPEAttnTileSpecLearned   = 5 // 1 if each head has a learned sink logit, which takes part in its softmax but has no value
+	RoPEAttnTileSpecAct       = 6 // activation type of the product
+	RoPEAttnTileSpecSequences = 7 // which sequences the rows belong to
+)
+
+// RoPEAttnTileParams are the parameters of rope_attn_tile.
+type RoPEAttnTileParams struct {
+	Heads   uint32  // Q heads
+	KVHeads uint32  // K and V heads
+	QStride uint32  // elements from one row of q to the next
+	KStride uint32  // elements from one row of k to the next
+	VStride uint32  // elements from one row of v to the next
+	Half    uint32  // rotated pairs of a head, at most head_dim/2
+	Cap     uint32  // rows of the cache
+	Window  uint32  // positions seen, if the constant windowed is 1
+	Scale   float32 // factor of Q·K
+	SoftCap float32 // c, if a score s becomes c*tanh(s/c); 0 means no cap
+	Eps     float32 // added to the mean square
+	Slots   uint32  // steps of positions that threadgroup memory holds, 1 to 4
+	Tables  uint32  // offset of the page tables in the step block, in a pooled table
+	Table   uint32  // pages in the page table of a sequence, in a pooled table
+	Pool    uint32  // sequences of a pooled table; 0 in other tables
+	Few     uint32  // 1: write rows of float16 in the order of gemm_few, else 0
+}
+
+// RoPEAttnTileParamsOf decodes the parameters of c, a command of kernel rope_attn_tile.
+func RoPEAttnTileParamsOf(c *table.Cmd) RoPEAttnTileParams {
+	return RoPEAttnTileParams{
+		Heads:   u32(c, 0),
+		KVHeads: u32(c, 4),
+		QStride: u32(c, 8),
+		KStride: u32(c, 12),
+		VStride: u32(c, 16),
+		Half:    u32(c, 20),
+		Cap:     u32(c, 24),
+		Window:  u32(c, 28),
+		Scale:   f32(c, 32),
+		SoftCap: f32(c, 36),
+		Eps:     f32(c, 40),
+		Slots:   u32(c, 44),
+		Tables:  u32(c, 48),
+		Table:   u32(c, 52),
+		Pool:    u32(c, 56),
+		Few:     u32(c, 60),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p RoPEAttnTileParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.Heads)
+	putU32(c, 4, p.KVHeads)
+	putU32(c, 8, p.QStride)
+	putU32(c, 12, p.KStride)
+	putU32(c, 16, p.VStride)
+	putU32(c, 20, p.Half)
+	putU32(c, 24, p.Cap)
+	putU32(c, 28, p.Window)
+	putF32(c, 32, p.Scale)
+	putF32(c, 36, p.SoftCap)
+	putF32(c, 40, p.Eps)
+	putU32(c, 44, p.Slots)
+	putU32(c, 48, p.Tables)
+	putU32(c, 52, p.Table)
+	putU32(c, 56, p.Pool)
+	putU32(c, 60, p.Few)
+	c.ParamSize = 64
 }

@@ -171,6 +171,7 @@ var instances = []compiled{
 	{kernel: "attn_tile", fixed: append(fix("kv", decl.KVF16, decl.KVQ8), append(fix("head_dim", 64, 80, 96, 128, 160, 192, 256).and("kv", decl.KVF16),
 		fix("head_dim", 64, 96, 128, 256).and("kv", decl.KVQ8)...)...).and("act", decl.ActF16, decl.ActF16x2).
 		pooled(append(fix("kv", decl.KVF16, decl.KVQ8).and("act", decl.ActF16, decl.ActF16x2), fix("head_dim", 64, 128).and("kv", decl.KVF16, decl.KVQ8).and("act", decl.ActF16)...))},
+	{kernel: "rope_attn_tile", fixed: fix("kv", decl.KVF16, decl.KVQ8).pooled(append(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 128).and("kv", decl.KVF16, decl.KVQ8)...))},
 	{kernel: "qk_rope_kv", fixed: append(alone, fix("head_dim", 64, 128)...).pooled(append(alone, fix("head_dim", 64, 128)...))},
 	{kernel: "kv_write", fixed: alone.pooled(alone)},
 	{kernel: "rope_angles", fixed: alone.pooled(alone)},

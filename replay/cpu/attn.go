@@ -48,7 +48,19 @@ type attn struct {
 	learned        []float32 // [heads], learned sink logits, or nil
 	newest         *newest   // set by rope_attn; if it is nil, Q is already rotated and all K and V are in the cache
 	kCache, vCache kvCache
-	out            []float32 // [rows, heads, headDim], or the parts of splits (see splitRow)
+	out            []float32   // [rows, heads, headDim], or the parts of splits (see splitRow)
+	halves         *attnHalves // where the results go instead of out, or nil
+}
+
+// attnHalves are the results of attention as rows of float16 with the unit 1.
+type attnHalves struct {
+	layout halvesLayout
+	rows   []byte
+}
+
+// halves returns the results of a command whose binding i is rows of float16 of columns columns.
+func (b *binder) halves(i int, columns int, few uint32) *attnHalves {
+	return &attnHalves{layout: halvesLayout{columns, 1, few != 0}, rows: b.words(i)}
 }
 
 func newAttn(b *binder) (kernel, error) {
@@ -106,6 +118,9 @@ func newAttnTile(b *binder) (kernel, error) {
 		kCache: b.kvCache(kernels.AttnTileBindKCache, p.KVHeads, p.Cap, 0, d, kind),
 		vCache: b.kvCache(kernels.AttnTileBindVCache, p.KVHeads, p.Cap, 0, d, kind),
 		out:    b.f32(kernels.AttnTileBindOut),
+	}
+	if b.spec(kernels.AttnTileSpecHalves) != 0 {
+		k.halves = b.halves(kernels.AttnTileBindHalves, k.heads*k.headDim, p.Few)
 	}
 	k.paged(b, kernels.AttnTileSpecSequences, p.Tables, p.Table, p.Pool)
 	k.window = b.window(kernels.AttnTileSpecWindowed, p.Window)
@@ -456,12 +471,18 @@ func (k *attn) finish(w *worker, g *attnGroup, s, j int) {
 		}
 		return
 	}
-	out := k.out[(r*k.heads+head)*k.headDim:][:k.headDim]
+	out := acc
+	if k.halves == nil {
+		out = k.out[(r*k.heads+head)*k.headDim:][:k.headDim]
+	}
 	if begin >= end {
 		clear(out)
-		return
+	} else {
+		k.ops.divide(out, acc, g.sum[j])
 	}
-	k.ops.divide(out, acc, g.sum[j])
+	if k.halves != nil {
+		k.halves.layout.row(k.halves.rows, w.rows, r).putPart(head*k.headDim, out)
+	}
 }
 
 // splitRow returns the two arrays that the splits of row r leave: the values, [heads, splits, d],

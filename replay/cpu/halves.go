@@ -98,6 +98,17 @@ func (h halvesRow) put(x []float32) {
 	}
 }
 
+// putPart stores x with the unit 1, beginning with element i. The part that begins with element 0 stores the
+// unit. The number of elements of the row is a multiple of a chunk.
+func (h halvesRow) putPart(i int, x []float32) {
+	if i == 0 {
+		binary.LittleEndian.PutUint32(h.last(), math.Float32bits(1))
+	}
+	for j, v := range x {
+		binary.LittleEndian.PutUint16(h.at(0, i+j), dtype.F32ToF16(v))
+	}
+}
+
 // get sets x to the row.
 func (h halvesRow) get(x []float32) {
 	unit := h.unit()

@@ -71,6 +71,7 @@ var constructors = [...]func(b *binder) (kernel, error){
 	kernels.SiLUMul:          newSiLUMul,
 	kernels.Argmax:           newArgmax,
 	kernels.RoPEAttn:         newRoPEAttn,
+	kernels.RoPEAttnTile:     newRoPEAttnTile,
 	kernels.ArgmaxPart:       newArgmaxPart,
 	kernels.Halves:           newHalves,
 	kernels.GEMMHalves:       newGEMMHalves,

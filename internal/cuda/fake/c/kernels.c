@@ -315,6 +315,18 @@ static void attn(const launch *l) {
     }
 }
 
+// A row of halves consists of n float16, n more if the constant act says that there are two terms, and the unit.
+static uint32_t halves_columns(uint32_t in) { return (in + 63) / 64 * 64; }
+static uint32_t halves_terms(const launch *l) { return l->specs[2] == PIANOLA_ACT_F16 ? 1 : 2; }
+static uint8_t *halves_row(uint8_t *b, uint32_t in, uint32_t terms, uint32_t r) { return b + (uint64_t)r * (2 * terms * halves_columns(in) + 128); }
+
+// put_attention writes the elements of a head of row r with the unit 1.
+static void put_attention(uint8_t *b, const float *v, uint32_t d, uint32_t head, uint32_t heads, uint32_t r) {
+    uint8_t *row = halves_row(b, heads * d, 1, r);
+    for (uint32_t i = 0; i < d; i++) ((_Float16 *)row)[head * d + i] = (_Float16)v[i];
+    *(float *)(row + 2 * halves_columns(heads * d)) = 1;
+}
+
 static void attn_tile(const launch *l) {
     PARAMS(attn_tile);
     uint32_t d = l->specs[0];
@@ -324,8 +336,38 @@ static void attn_tile(const launch *l) {
         turn(l, l->specs[5], r, p->tables, p->table, p->pool, &k, &v);
         for (uint32_t h = 0; h < p->heads && !ended(l, l->specs[5], r); h++) {
             const float *q = F(0) + (uint64_t)r * p->q_stride + h * d;
-            attend(F(3) + ((uint64_t)r * p->heads + h) * d, NULL, q, q, 0, k, v, h / (p->heads / p->kv_heads),
+            float x[1024], *out = l->specs[6] ? x : F(3) + ((uint64_t)r * p->heads + h) * d;
+            attend(out, NULL, q, q, 0, k, v, h / (p->heads / p->kv_heads),
                    part(seen(l, l->specs[5], r), l->specs[1], p->window, 0, 0, 1, 0), p->scale, p->soft_cap);
+            if (l->specs[6]) put_attention(l->bind[5], x, d, h, p->heads, r);
+        }
+    }
+}
+
+static void rope_attn_tile(const launch *l) {
+    PARAMS(rope_attn_tile);
+    uint32_t d = l->specs[0];
+    float x[1024], y[1024];
+    kv_cache k = {l->bind[5], l->specs[4], p->kv_heads, p->cap, d, 0, NULL, 0}, v = k;
+    v.mem = l->bind[6];
+    for (uint32_t r = 0; r < rows(l); r++) {
+        const float *angles = F(3) + (uint64_t)r * p->half_ * 2;
+        uint32_t len = seen(l, l->specs[7], r);
+        if (ended(l, l->specs[7], r)) continue;
+        turn(l, l->specs[7], r, p->tables, p->table, p->pool, &k, &v);
+        for (uint32_t i = 0; i < p->kv_heads + p->heads; i++) {
+            uint32_t is_k = i < p->kv_heads, h = is_k ? i : i - p->kv_heads;
+            const float *in = is_k ? F(1) + (uint64_t)r * p->k_stride + h * d : F(0) + (uint64_t)r * p->q_stride + h * d;
+            memcpy(x, in, d * 4);
+            if (l->specs[3]) norm(x, in, F(4) + is_k * d, d, p->eps);
+            rotate(x, angles, p->half_, l->specs[2]);
+            if (is_k) {
+                cache(k, x, h, len - 1);
+                cache(v, F(2) + (uint64_t)r * p->v_stride + h * d, h, len - 1);
+                continue;
+            }
+            attend(y, NULL, x, x, 0, k, v, h / (p->heads / p->kv_heads), part(len, l->specs[1], p->window, 0, 0, 1, 0), p->scale, p->soft_cap);
+            put_attention(l->bind[7], y, d, h, p->heads, r);
         }
     }
 }
@@ -387,11 +429,6 @@ static void silu_mul(const launch *l) {
     for (uint32_t r = 0; r < rows(l); r++)
         for (uint32_t i = 0; i < p->n; i++) F(2)[r * p->n + i] = gated(l->specs[0], F(0)[(uint64_t)r * p->stride + i]) * F(1)[(uint64_t)r * p->stride + i];
 }
-
-// A row of halves consists of n float16, n more if the constant act says that there are two terms, and the unit.
-static uint32_t halves_columns(uint32_t in) { return (in + 63) / 64 * 64; }
-static uint32_t halves_terms(const launch *l) { return l->specs[2] == PIANOLA_ACT_F16 ? 1 : 2; }
-static uint8_t *halves_row(uint8_t *b, uint32_t in, uint32_t terms, uint32_t r) { return b + (uint64_t)r * (2 * terms * halves_columns(in) + 128); }
 
 // put_halves writes row r. Here rows for gemm_few are one after the other too.
 static void put_halves(uint8_t *b, const float *v, uint32_t in, uint32_t terms, uint32_t r) {
@@ -625,7 +662,7 @@ static void rank(const launch *l) {
 }
 
 // Every kernel first checks the stop flag.
-#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(attn_tile) X(attn_chunk) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(gemm_few) X(add_rmsnorm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(activate) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(choose_rows) X(patch)
+#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(attn_tile) X(rope_attn_tile) X(attn_chunk) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(gemm_few) X(add_rmsnorm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(activate) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(choose_rows) X(patch)
 KERNELS(GUARD)
 
 kernel fake_kernel(const char *name) {

@@ -1,0 +1,89 @@
+package conform
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/pianola-engine/pianola/internal/decl"
+	declared "github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/replay"
+	"github.com/pianola-engine/pianola/replay/cuda"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// onGPU runs a command on a GPU. cache is a directory for assembled kernels.
+func (c command) onGPU(t *testing.T, r *rand.Rand, cache string) (bindings [decl.MaxBindings][]byte) {
+	t.Helper()
+	tab, slots := c.tableOf(t)
+	d, id := onGPU(t, tab, cache)
+	contents := c.contents(t, tab, slots, r)
+	var err error
+	for i, b := range contents {
+		if err == nil && b != nil {
+			err = d.Write(id, slots[i], 0, b)
+		}
+	}
+	if err == nil {
+		var ticket replay.Ticket
+		ticket, err = d.Submit(&replay.Submission{Session: id, Runs: []replay.Run{{Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}}})
+		if err == nil {
+			_, err = d.Wait(ticket)
+		}
+	}
+	for i, b := range contents {
+		if err == nil && b != nil {
+			bindings[i] = make([]byte, len(b))
+			err = d.Read(id, slots[i], 0, bindings[i])
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bindings
+}
+
+// TestGPUOwn compares rope_attn_tile with the commands that it fuses, bit for bit, on a GPU: they use different
+// matrix instructions there.
+func TestGPUOwn(t *testing.T) {
+	g, err := cuda.FindGPU("", 0)
+	if err != nil {
+		t.Skipf("no GPU to run on: %v", err)
+	}
+	if g.Major != 9 || g.Minor != 0 {
+		t.Skipf("%s has no gemm_halves of this form", g.Name)
+	}
+	cache := t.TempDir()
+	for seed := range uint64(48) {
+		r := rand.New(rand.NewPCG(seed, 43))
+		a, slots, threads := ownShape(r, seed)
+		if seed%8 == 0 {
+			a.kvLen, a.window = 3000+r.IntN(100), 0
+			a.context = a.kvLen
+		}
+		columns := a.kvHeads * a.shared * a.headDim
+		base := a.command(r)
+		rope, attn := a.parted(base, threads)
+		made := rope.onGPU(t, r, cache)
+		attn.input["q"] = made[declared.QKRoPEKVBindQOut]
+		attn.input["k_cache"], attn.input["v_cache"] = made[declared.QKRoPEKVBindKCache], made[declared.QKRoPEKVBindVCache]
+		want, _ := attnHalves(t, attn.onGPU(t, r, cache)[declared.AttnTileBindHalves], columns, 1, false)
+		few := seed%2 == 0
+		got := a.own(base, slots, threads, few).onGPU(t, r, cache)
+		rows, _ := attnHalves(t, got[declared.RoPEAttnTileBindHalves], columns, 1, few)
+		where := fmt.Sprintf("seed %d: %v, half %d, norm %t, %d slots, %d threads, few %t", seed, a.attention, a.half, a.norm, slots, threads, few)
+		if !bytes.Equal(rows, want) {
+			n := 0
+			for i := range rows {
+				if rows[i] != want[i] {
+					n++
+				}
+			}
+			t.Errorf("%s: %d of %d bytes of the results differ from those of two commands", where, n, len(rows))
+		}
+		if !bytes.Equal(got[declared.RoPEAttnTileBindKCache], attn.input["k_cache"]) || !bytes.Equal(got[declared.RoPEAttnTileBindVCache], attn.input["v_cache"]) {
+			t.Errorf("%s: the caches differ from those of two commands", where)
+		}
+	}
+}
