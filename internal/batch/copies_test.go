@@ -102,6 +102,29 @@ func spilling(t *testing.T, kinds []pages.Kind, d *disk) (*spill.Store, func(*Op
 	return s, func(o *Options) { o.Spill = s }
 }
 
+// settle waits until an idle engine has copied all pages that it wants to copy.
+func settle(t *testing.T, e *Engine) {
+	t.Helper()
+	settled := func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		all := true
+		for kind := range e.copies.kinds {
+			u := e.store.Usage(kind)
+			e.store.Coldest(kind, max(1, u.Pages/4)-u.Free, func(c pages.Cold) bool {
+				all = all && (e.copies.store.Has(spill.ID{Key: *c.Key, Kind: kind}) || !e.copies.worth(kind, c.At))
+				return all
+			})
+		}
+		return all
+	}
+	for end := time.Now().Add(time.Minute); !settled(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			t.Fatalf("cold pages are not copied: %+v", e.copies.store.Stats())
+		}
+	}
+}
+
 // TestCopies evicts a prompt and reads its pages back.
 func TestCopies(t *testing.T) {
 	kinds := []pages.Kind{{Name: "full", Pages: 12}}
@@ -126,7 +149,7 @@ func TestCopies(t *testing.T) {
 	others := func(space string) {
 		for i := range 8 {
 			ask1(space, numbers(37*i+1, 250))
-			time.Sleep(2 * time.Millisecond) // an idle engine copies
+			settle(t, e)
 		}
 	}
 	ask1("", prompt)
@@ -224,7 +247,7 @@ func TestCopiesClose(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Close()
-		time.Sleep(5 * time.Millisecond)
+		settle(t, e)
 	}
 	s.Release() // only the file has the pages
 	var all sync.WaitGroup

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -399,9 +400,9 @@ func TestSlowCaller(t *testing.T) {
 // TestClose closes an engine with requests in all states.
 func TestClose(t *testing.T) {
 	e, d := open(t, []pages.Kind{{Name: "full", Pages: 40}}, 2, func(o *Options) { o.Ahead, o.Schedule.Chain = 4, 4 })
-	d.slow = time.Millisecond
 	var all sync.WaitGroup
 	var paused *Stream
+	held := make(chan struct{})
 	for i := range 8 {
 		c := e.NewContext("")
 		defer c.Close()
@@ -414,6 +415,8 @@ func TestClose(t *testing.T) {
 			for !st.behind(4) {
 				time.Sleep(time.Millisecond)
 			}
+			// Of the others, the engine runs a few submissions, and no more until it is closed.
+			d.hold(3, held, d.cancelled.Load)
 			continue
 		}
 		all.Go(func() {
@@ -423,7 +426,7 @@ func TestClose(t *testing.T) {
 			st.Close(0)
 		})
 	}
-	time.Sleep(5 * time.Millisecond)
+	<-held
 	e.Close()
 	all.Wait()
 	if _, err := collect(bg, paused); err != ErrClosed {
@@ -439,8 +442,12 @@ func TestClose(t *testing.T) {
 // TestCloseContext closes a context while its request runs.
 func TestCloseContext(t *testing.T) {
 	e, d := open(t, plenty, 2, nil)
-	d.slow = time.Millisecond
 	c := e.NewContext("")
+	d.hold(1, make(chan struct{}), func() bool { // the request cannot end before
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return c.closed || e.closed
+	})
 	st, err := c.Start(ask(numbers(0, 50), 400, settings{}))
 	if err != nil {
 		t.Fatal(err)
@@ -467,7 +474,6 @@ func TestRefused(t *testing.T) {
 		o.Schedule.Queue = 1
 		o.Timeline = func(s string) { lines = append(lines, s) }
 	})
-	d.slow = time.Millisecond
 	c := e.NewContext("")
 	if _, err := c.Start(ask(numbers(0, 400), 1, settings{})); !errors.Is(err, schedule.ErrPages) {
 		t.Errorf("a prompt for more pages than there are: %v", err)
@@ -479,13 +485,15 @@ func TestRefused(t *testing.T) {
 	if err := c.Set(nil); err != nil {
 		t.Error(err)
 	}
+	// While a submission runs, the engine refuses nobody.
+	held := make(chan struct{})
+	var release atomic.Bool
+	d.hold(0, held, func() bool { return release.Load() || d.cancelled.Load() })
 	st, err := c.Start(ask(numbers(0, 50), 200, settings{}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, _, _, err := st.Next(bg); err != nil {
-		t.Fatal(err)
-	}
+	<-held
 	if err := c.Set(nil); err != errInUse {
 		t.Errorf("a change during a request: %v", err)
 	}
@@ -501,6 +509,7 @@ func TestRefused(t *testing.T) {
 	if _, err := third.Start(a); !errors.As(err, &over) {
 		t.Errorf("one that waits too many: %v", err)
 	}
+	release.Store(true)
 	if _, err := collect(bg, other); !errors.Is(err, schedule.ErrDeadline) {
 		t.Errorf("the late one: %v", err)
 	}

@@ -29,7 +29,6 @@ type fake struct {
 
 	mu        sync.Mutex
 	fault     func(call string) error // may be nil
-	slow      time.Duration           // of a submission
 	cancelled atomic.Bool
 	filled    int // positions of chunks
 	passes    int // joint passes with rows that decode
@@ -62,6 +61,25 @@ func (d *fake) failing(call string) error {
 		return d.fault(call)
 	}
 	return nil
+}
+
+// hold lets n further submissions run. The next one closes held and waits, like those after it, until over
+// returns true.
+func (d *fake) hold(n int, held chan<- struct{}, over func() bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.fault = func(call string) error {
+		if call != "run" {
+			return nil
+		}
+		if n--; n == -1 {
+			close(held)
+		}
+		for n < 0 && !over() {
+			time.Sleep(time.Millisecond)
+		}
+		return nil
+	}
 }
 
 func mix(a, b uint64) uint64 {
@@ -202,11 +220,7 @@ func (d *fake) Run(s *Submission) error {
 		}
 		return err
 	}
-	d.mu.Lock()
-	slow := d.slow
-	d.mu.Unlock()
 	start := time.Now()
-	time.Sleep(slow)
 	for _, e := range s.Entries {
 		d.tables[e.Number][e.Kind][e.Index] = e.Page
 	}
