@@ -113,7 +113,7 @@ func put(s *Store, id ID) bool {
 // mustPut puts a copy, for which it waits until the file has others.
 func mustPut(t testing.TB, s *Store, id ID) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !put(s, id); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !put(s, id); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("there is never memory for a copy")
 		}
@@ -126,7 +126,7 @@ func get(t testing.TB, s *Store, blocks [][]ID) int {
 	r := s.Open(blocks)
 	defer r.Close()
 	done := 0
-	for end := time.Now().Add(10 * time.Second); done < len(blocks); time.Sleep(100 * time.Microsecond) {
+	for end := time.Now().Add(time.Minute); done < len(blocks); time.Sleep(100 * time.Microsecond) {
 		ready, lost := r.Ready()
 		for ; done < ready; done++ {
 			for i, p := range r.Pages(done) {

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -20,10 +21,13 @@ import (
 	"github.com/pianola-engine/pianola/internal/serve/transcript"
 )
 
+// patient are limits with which an error before the first event has its own status, however long it takes.
+var patient = backend.Limits{Grace: time.Hour}
+
 // handler returns the endpoints over models.
 func handler(m backend.Models) *http.ServeMux {
 	mux := http.NewServeMux()
-	New(Options{Models: m, Keep: Bound{Responses: 100, Bytes: 1 << 20}}).Register(mux)
+	New(Options{Models: m, Limits: patient, Keep: Bound{Responses: 100, Bytes: 1 << 20}}).Register(mux)
 	return mux
 }
 
