@@ -156,29 +156,34 @@ func TestParallelEnds(t *testing.T) {
 func TestParallelLoad(t *testing.T) {
 	m := open(t, "testdata/tiny/llama", pianola.Options{Device: pianola.DeviceCPU, Parallel: 1, Queue: 1, Table: pianola.TableOptions{Context: 512, Pages: 5}})
 	var over *pianola.OverloadError
-	var all sync.WaitGroup
-	errs := make(chan error, 12)
-	for range 12 {
-		all.Go(func() {
-			s, err := m.NewSession(pianola.SessionOptions{IgnoreStops: true})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer s.Close()
-			for _, err := range s.GenerateIDs(t.Context(), []int32{1, 2, 3}, pianola.GenerateOptions{MaxTokens: 200}) {
-				if err != nil {
-					errs <- err
-				}
-			}
-		})
-	}
-	all.Wait()
-	close(errs)
 	n := 0
-	for err := range errs {
-		if n++; !errors.As(err, &over) || over.Limit != 1 {
-			t.Errorf("an overload: %v", err)
+	for range 20 { // a busy system may run all 12 calls one after another
+		var all sync.WaitGroup
+		errs := make(chan error, 12)
+		for range 12 {
+			all.Go(func() {
+				s, err := m.NewSession(pianola.SessionOptions{IgnoreStops: true})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer s.Close()
+				for _, err := range s.GenerateIDs(t.Context(), []int32{1, 2, 3}, pianola.GenerateOptions{MaxTokens: 200}) {
+					if err != nil {
+						errs <- err
+					}
+				}
+			})
+		}
+		all.Wait()
+		close(errs)
+		for err := range errs {
+			if n++; !errors.As(err, &over) || over.Limit != 1 {
+				t.Errorf("an overload: %v", err)
+			}
+		}
+		if n > 0 {
+			break
 		}
 	}
 	if n == 0 {

@@ -47,7 +47,12 @@ func TestPressure(t *testing.T) {
 		g.write(t, "memory.current", "10\n")
 		m := open(t, gopher, pianola.Options{
 			Device: pianola.DeviceCPU, Threads: 1, Table: pianola.TableOptions{Context: 512, Batching: true},
-			Pressure: &pianola.Pressure{Cgroup: string(g), Interval: time.Millisecond, Idle: c.idle, Notify: func(e pianola.PressureEvent) { events <- e }},
+			Pressure: &pianola.Pressure{Cgroup: string(g), Interval: time.Millisecond, Idle: c.idle, Notify: func(e pianola.PressureEvent) {
+				select {
+				case events <- e:
+				default: // pressure that lasts is reported again and again
+				}
+			}},
 		})
 		s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true})
 		prompt := heldout(t, m, 300)
@@ -63,7 +68,7 @@ func TestPressure(t *testing.T) {
 		var e pianola.PressureEvent
 		select {
 		case e = <-events:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("no event")
 		}
 		after := m.Memory().Kinds[table.SlotKV].Active
