@@ -107,11 +107,10 @@ func TestLatencyIsCancelled(t *testing.T) {
 	if res, err := bench.RunLatency(ctx, m, o); !errors.Is(err, cause) || res != nil {
 		t.Errorf("%v, %v", res, err)
 	}
-	for range 100 { // stopped goroutines need a moment to end
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) { // stopped goroutines need a moment to end
 		if runtime.NumGoroutine() <= before {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	t.Errorf("%d goroutines are left, want %d", runtime.NumGoroutine(), before)
 }

@@ -97,7 +97,7 @@ func testSpill(t *testing.T, n int, o compiler.Options, open func(o compiler.Opt
 	}
 	all.Wait()
 	l := m.Occupancy()
-	for end := time.Now().Add(10 * time.Second); l.UsedPages > 0 && time.Now().Before(end); l = m.Occupancy() {
+	for end := time.Now().Add(time.Minute); l.UsedPages > 0 && time.Now().Before(end); l = m.Occupancy() {
 		time.Sleep(time.Millisecond) // a page that is being saved is in use
 	}
 	sum := 0
@@ -108,7 +108,7 @@ func testSpill(t *testing.T, n int, o compiler.Options, open func(o compiler.Opt
 		t.Errorf("after all scripts, which restored %d tokens: %+v", restored, l)
 	}
 	var released uint64
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		n, err := m.ReleaseIdle(0)
 		if err != nil {
 			t.Fatal(err)

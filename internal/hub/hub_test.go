@@ -280,7 +280,7 @@ func TestResume(t *testing.T) {
 	s.Add("org/m", map[string][]byte{"m-Q8_0.gguf": model})
 	for i := range int64(16) {
 		c := client(t, s)
-		c.Connections, c.Attempts, c.Stall = 1, 2, time.Second
+		c.Connections, c.Attempts, c.Stall = 1, 2, time.Minute
 		end := int64(len(model)) * i / 16
 		s.Change(func() { s.Cut = func(_ string, start, n int64) int64 { return max(min(n, end-start), 0) } })
 		_, err := c.Pull(t.Context(), mustParse(t, "org/m"))
@@ -531,7 +531,7 @@ func TestSlow(t *testing.T) {
 	s.Add("org/m", map[string][]byte{"m-Q8_0.gguf": noise(1, 200<<10)})
 	s.Pause = 20 * time.Millisecond
 	c := client(t, s)
-	c.Stall = 2 * time.Second
+	c.Stall = time.Minute
 	pull(t, c, s, "org/m")
 
 	silent := make(chan struct{})

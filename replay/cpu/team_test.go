@@ -100,10 +100,14 @@ func TestCancel(t *testing.T) {
 	d := chainModel(t).load(Options{})
 	id := newSession(t, d, 3)
 	started := make(chan bool, chainCtx)
+	var held atomic.Bool // the chain, at its first token
+	held.Store(true)
 	replace(t, d, id, 1, testKernel(func(_ *worker, unit int) {
 		if unit == 0 {
 			started <- true
-			time.Sleep(time.Millisecond)
+			for held.Load() {
+				time.Sleep(100 * time.Microsecond)
+			}
 		}
 	}))
 	sub := &replay.Submission{Session: id, Runs: []replay.Run{{Count: 200, Step: chainStep()}}}
@@ -115,6 +119,7 @@ func TestCancel(t *testing.T) {
 	d.Cancel(ticket + 1<<32) // unknown
 	d.Cancel(ticket + 1)     // not submitted yet
 	d.Cancel(ticket)
+	held.Store(false)
 	res, err := d.Wait(ticket)
 	if err != nil || res.Count >= 200 || res.Stopped {
 		t.Errorf("%+v, %v", res, err)
@@ -125,6 +130,7 @@ func TestCancel(t *testing.T) {
 	}
 	// A submission that is cancelled in the queue does nothing at all.
 	other := newSession(t, d, 3)
+	held.Store(true)
 	first, err := d.Submit(sub)
 	if err != nil {
 		t.Fatal(err)
@@ -135,6 +141,7 @@ func TestCancel(t *testing.T) {
 	}
 	d.Cancel(second)
 	d.Cancel(first)
+	held.Store(false)
 	for _, ticket := range []replay.Ticket{second, first} {
 		if res, err := d.Wait(ticket); err != nil || res.Count == 200 {
 			t.Errorf("%+v, %v", res, err)
@@ -216,7 +223,12 @@ func TestPanic(t *testing.T) {
 func TestClose(t *testing.T) {
 	d := chainModel(t).load(Options{})
 	id, other := newSession(t, d, 3), newSession(t, d, 3)
-	replace(t, d, id, 1, testKernel(func(*worker, int) { time.Sleep(time.Millisecond) }))
+	replace(t, d, id, 1, testKernel(func(*worker, int) { // does not end before Close is called
+		for !errors.Is(d.Read(id, 0, 0, nil), device.ErrClosed) {
+			time.Sleep(100 * time.Microsecond)
+		}
+		time.Sleep(time.Millisecond)
+	}))
 	var tickets []replay.Ticket
 	for _, id := range []replay.SessionID{id, other} {
 		ticket, err := d.Submit(&replay.Submission{Session: id, Runs: []replay.Run{{Count: 250, Step: chainStep()}}})
