@@ -73,11 +73,8 @@ func TestManySessions(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			for range 100 { // wait for timers and cancellations
-				if runtime.NumGoroutine() <= goroutines {
-					break
-				}
-				time.Sleep(10 * time.Millisecond)
+			for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > goroutines && time.Now().Before(end); {
+				time.Sleep(10 * time.Millisecond) // wait for timers and cancellations
 			}
 			after, heapAfter, goroutinesAfter := settle()
 			if after.Sessions != before.Sessions || after.Kinds[table.SlotKV].Active != before.Kinds[table.SlotKV].Active {

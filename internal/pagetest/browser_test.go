@@ -142,7 +142,7 @@ func (b *browser) put(id, value, event string) {
 // await waits until an expression is true. An evaluation that a navigation interrupts counts as false.
 func (b *browser) await(expression string) {
 	b.t.Helper()
-	for range 200 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(25 * time.Millisecond) {
 		var yes bool
 		err := chromedp.Run(b.ctx, chromedp.Evaluate(expression, &yes))
 		if interrupted := (*cdproto.Error)(nil); err != nil && !errors.As(err, &interrupted) {
@@ -151,7 +151,6 @@ func (b *browser) await(expression string) {
 		if yes && err == nil {
 			return
 		}
-		time.Sleep(25 * time.Millisecond)
 	}
 	b.t.Fatalf("never true: %s\n%s", expression, eval[string](b, "document.body.innerText.slice(0, 2000)"))
 }

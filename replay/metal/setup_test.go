@@ -330,18 +330,24 @@ func TestKeepAlive(t *testing.T) {
 		}
 		before = stirred()
 		for start := time.Now(); stirred() < before+3; time.Sleep(100 * time.Microsecond) {
-			if time.Since(start) > 10*time.Second {
-				t.Fatalf("%s: %d keep-alive passes in 10 s", mode, stirred()-before)
+			if time.Since(start) > time.Minute {
+				t.Fatalf("%s: %d keep-alive passes in a minute", mode, stirred()-before)
 			}
 		}
 		soft.SetDelay(20000)
-		start := time.Now()
-		before = stirred()
-		if res, err := submit(d, decode(m.t, id, 0, 8)); err != nil || res.Count != 0 { // no token counts
-			t.Errorf("%s: %+v, %v", mode, res, err)
-		}
-		if n, took := stirred()-before, time.Since(start); n > 1 || took < 100*time.Millisecond {
-			t.Errorf("%s: %d keep-alive passes during a chain of %v", mode, n, took)
+		for attempt := 1; ; attempt++ { // on a busy machine there may be passes before the chain begins and after it has ended
+			start := time.Now()
+			before = stirred()
+			if res, err := submit(d, decode(m.t, id, 0, 8)); err != nil || res.Count != 0 { // no token counts
+				t.Errorf("%s: %+v, %v", mode, res, err)
+			}
+			n, took := stirred()-before, time.Since(start)
+			if took < 100*time.Millisecond || n > 1 && attempt == 20 {
+				t.Errorf("%s: %d keep-alive passes during a chain of %v", mode, n, took)
+			}
+			if n <= 1 || attempt == 20 {
+				break
+			}
 		}
 		soft.SetDelay(0)
 		if err := d.Close(); err != nil {
@@ -369,8 +375,8 @@ func TestKeepAliveLost(t *testing.T) {
 		}
 		soft.FailAt(3, code) // after a command buffer and an encoder
 		for start := time.Now(); soft.Failed() == ""; time.Sleep(time.Millisecond) {
-			if time.Since(start) > 10*time.Second {
-				t.Fatal("no keep-alive pass in 10 s")
+			if time.Since(start) > time.Minute {
+				t.Fatal("no keep-alive pass in a minute")
 			}
 		}
 		if call := soft.Failed(); call != "commit" {

@@ -63,7 +63,9 @@ func TestCancel(t *testing.T) {
 		start := time.Now()
 		want := chains(t, d, m.t, begun(t, d), n, n)
 		all, cut := time.Since(start), 0
-		for _, after := range []time.Duration{0, all / 8, all / 4, all / 2} {
+		times := []time.Duration{0, all / 8, all / 4, all / 2}
+		for i := 0; i < len(times) || cut == 0 && i < 10*len(times); i++ { // other load may disturb some attempts
+			after := times[i%len(times)]
 			id := begun(t, d)
 			ticket, err := d.Submit(decode(m.t, id, 0, n))
 			if err != nil {
@@ -250,7 +252,7 @@ func TestClose(t *testing.T) {
 			t.Error(err)
 		}
 		wg.Wait()
-		if took := time.Since(before); took > 10*time.Second {
+		if took := time.Since(before); took > time.Minute {
 			t.Errorf("%s: closing took %v", mode, took)
 		}
 	}
