@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -23,7 +24,7 @@ import (
 // parallelModel returns a tiny model for many sequences on the CPU.
 func parallelModel(t testing.TB, name string, o compiler.Options, lo replay.LoadOptions) *replay.Model {
 	t.Helper()
-	dev, err := cpu.New(cpu.Options{Threads: 2})
+	dev, err := cpu.New(cpu.Options{Threads: min(2, runtime.GOMAXPROCS(0))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +199,7 @@ func TestParallelInvariance(t *testing.T) {
 			}
 			testInvariance(t, n, c.o, func(o compiler.Options) *replay.Model {
 				if o.Sequences == 0 {
-					return loadedOnThreads(t, 2, c.name, 48, o)
+					return loadedOnThreads(t, min(2, runtime.GOMAXPROCS(0)), c.name, 48, o)
 				}
 				return parallelModel(t, c.name, o, replay.LoadOptions{Queue: 1000})
 			})
@@ -275,9 +276,9 @@ func TestParallelSpeculate(t *testing.T) {
 	for _, name := range []string{"gemma3_text", "phi3", "../variants/mistral_w7"} {
 		t.Run(name, func(t *testing.T) {
 			o := compiler.Options{Context: 256, LogProbs: true, Batching: true}
-			alone := loadedOnThreads(t, 2, name, 48, o)
+			alone := loadedOnThreads(t, min(2, runtime.GOMAXPROCS(0)), name, 48, o)
 			o.Sequences, o.Pages = 6, 20
-			dev, err := cpu.New(cpu.Options{Threads: 2})
+			dev, err := cpu.New(cpu.Options{Threads: min(2, runtime.GOMAXPROCS(0))})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -26,7 +27,7 @@ func TestSpill(t *testing.T) {
 	}{{"llama", ""}, {"llama", "q8_0"}, {"gemma2", ""}, {"../variants/lfm2", ""}, {"../variants/qwen3_5_one", ""}} {
 		t.Run(c.name+c.kv, func(t *testing.T) {
 			testSpill(t, exhaustive.Pick(60, 20), compiler.Options{KV: c.kv}, func(o compiler.Options, lo replay.LoadOptions) *replay.Model {
-				dev, err := cpu.New(cpu.Options{Threads: 2})
+				dev, err := cpu.New(cpu.Options{Threads: min(2, runtime.GOMAXPROCS(0))})
 				if err != nil {
 					t.Fatal(err)
 				}

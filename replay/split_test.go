@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +25,7 @@ import (
 // divided product.
 func limitedLogits(t *testing.T, path string, slot uint64) (logits []float32, next []int32, parts int) {
 	t.Helper()
-	m := loadedFile(t, path, cpu.Options{Threads: 2}, func(c *chip.Chip, _ *arch.Config) compiler.Options {
+	m := loadedFile(t, path, cpu.Options{Threads: min(2, runtime.GOMAXPROCS(0))}, func(c *chip.Chip, _ *arch.Config) compiler.Options {
 		c.PrefillChunk, c.MaxBufferBytes = 16, slot
 		return compiler.Options{Context: 64, AllLogits: true}
 	})

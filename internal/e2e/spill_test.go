@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -74,7 +75,7 @@ func TestSpill(t *testing.T) {
 		"none": {}, "memory": {Memory: 256 << 20}, "file": {Memory: 8 << 20, Dir: t.TempDir(), File: 256 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := spillModel(t, pianola.Options{Device: pianola.DeviceCPU, Threads: 2, Spill: o}, "testdata/gopher-q8_0.gguf")
+			m := spillModel(t, pianola.Options{Device: pianola.DeviceCPU, Threads: min(2, runtime.GOMAXPROCS(0)), Spill: o}, "testdata/gopher-q8_0.gguf")
 			first, ids, st := evicted(t, m, func() { settled(m) })
 			if !slices.Equal(first, ids) {
 				t.Errorf("%v, want %v", ids, first)
@@ -113,7 +114,7 @@ func BenchmarkSpill(b *testing.B) {
 		o    pianola.SpillOptions
 	}{{"prefilled", pianola.SpillOptions{}}, {"memory", pianola.SpillOptions{Memory: 256 << 20}}, {"file", pianola.SpillOptions{Memory: 8 << 20, Dir: b.TempDir(), File: 256 << 20}}} {
 		b.Run(c.name, func(b *testing.B) {
-			m := spillModel(b, pianola.Options{Device: pianola.DeviceCPU, Threads: 2, Spill: c.o}, "testdata/gopher-q8_0.gguf")
+			m := spillModel(b, pianola.Options{Device: pianola.DeviceCPU, Threads: min(2, runtime.GOMAXPROCS(0)), Spill: c.o}, "testdata/gopher-q8_0.gguf")
 			var sum time.Duration
 			restored := 0
 			for b.Loop() {

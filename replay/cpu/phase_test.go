@@ -173,15 +173,18 @@ func TestLateWorkers(t *testing.T) {
 				time.Sleep(hold)
 			}
 		})
-		for range 3 {
+		// Two of the phases of a token have work for more than one worker.
+		const bound = tokens * hold
+		best := time.Hour
+		for i := 0; i < 3 || i < 20 && best > bound; i++ { // other programs may delay the worker that is present, but not always
 			res, got := decode(t, d, newSession(t, d, 3), tokens)
 			if !slices.Equal(got, want) {
 				t.Errorf("worker %d is present: %v, want %v", leader, got, want)
 			}
-			// Two of the phases of a token have work for more than one worker.
-			if bound := tokens * hold; res.Elapsed > bound {
-				t.Errorf("worker %d is present: %v, want less than %v", leader, res.Elapsed, bound)
-			}
+			best = min(best, res.Elapsed)
+		}
+		if best > bound {
+			t.Errorf("worker %d is present: %v, want less than %v", leader, best, bound)
 		}
 		d.Close()
 	}
