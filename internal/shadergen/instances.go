@@ -137,11 +137,18 @@ var singles = append(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("ac
 // has room for the threadgroups of two of them, of which one has at most 112.
 const singleRegisters = 144
 
+// ownRegisters is that of the entries of rope_attn_tile for one size of heads: a multiprocessor then has room
+// for two of its threadgroups.
+const ownRegisters = 128
+
 // registersOf returns the largest number of registers of a thread of an entry, or 0 if the assembler may
 // choose it.
 func registersOf(entry string) int {
-	if strings.HasSuffix(entry, "_"+single+"1") {
+	switch {
+	case strings.HasSuffix(entry, "_"+single+"1"):
 		return singleRegisters
+	case strings.HasPrefix(entry, "rope_attn_tile__head_dim"):
+		return ownRegisters
 	}
 	return 0
 }
