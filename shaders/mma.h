@@ -28,14 +28,14 @@ static inline float4 mma_16x8x16(uint4 a, uint2 b, float4 c, uint lane) {
     const uint row = lane / 4 * 4;
     const uint column = lane % 4 * 8;
 #ifdef PIANOLA_HOST
-    metal::shim::product_sums sums = {};
-    for (uint j = 0; j < 4; j++) {
-        const uint4 x = simd_shuffle(a, ushort(row + j));
-        const uint2 y = simd_shuffle(b, ushort(column + j));
-        const uint2 z = simd_shuffle(b, ushort(column + 4 + j));
-        sums.add(x.xz, x.yw, y, z);
-    }
-    return sums.plus(c);
+    // The emulator adds the products of all 16 columns of a in one step, as NVIDIA's matrix units
+    // do. It gets the operands of all lanes in one exchange, because emulated kernels spend most
+    // of their time in exchanges.
+    (void)row;
+    (void)column;
+    const uint2 upper = a.xz;
+    const uint2 lower = a.yw;
+    return metal::shim::add_products(upper, lower, b, c);
 #endif
     _Pragma("clang loop unroll(disable)")
     for (uint j = 0; j < 4; j++) {
@@ -65,7 +65,7 @@ static inline void add_product(thread float *c, uint4 a, uint2 b, uint lane) {
 // columns 2j and 2j+1 of row g. matrices_across gets rows 2j and 2j+1 of column g. Either is one
 // instruction on NVIDIA GPUs since Ampere. All lanes must call it.
 static inline uint4 matrices(threadgroup const uchar *base, uint at, uint lane) {
-#ifdef PIANOLA_MMA
+#if defined(PIANOLA_MMA) || defined(PIANOLA_HOST)
     (void)lane;
     return metal::shim::load_matrices(base + at);
 #else
@@ -78,7 +78,7 @@ static inline uint4 matrices(threadgroup const uchar *base, uint at, uint lane) 
 #endif
 }
 static inline uint4 matrices_across(threadgroup const uchar *base, uint at, uint lane) {
-#ifdef PIANOLA_MMA
+#if defined(PIANOLA_MMA) || defined(PIANOLA_HOST)
     (void)lane;
     return metal::shim::load_matrices_across(base + at);
 #else

@@ -25,7 +25,7 @@
 // multiply_bytes returns the products of 16 inner columns of int8. Lane 4g+t holds four of
 // them: a.x for row g and a.y for row g+8.
 static inline int4 multiply_bytes(uint2 a, uint b, int4 c, uint lane) {
-#ifdef PIANOLA_MMA
+#if defined(PIANOLA_MMA) || defined(PIANOLA_HOST)
     (void)lane;
     return metal::shim::multiply_bytes(a, b, c);
 #else
@@ -70,12 +70,12 @@ static inline void multiply_halves(thread float4 &c, uint4 a, uint2 b, uint lane
     const uint row = lane / 4 * 4;
     const uint column = lane % 4 * 8;
 #ifdef PIANOLA_HOST
-    metal::shim::product_sums sums = {};
-    for (uint t = 0; t < 4; t++) {
-        const uint4 p = simd_shuffle(a, ushort(row + t));
-        sums.add(p.xy, p.zw, simd_shuffle(b, ushort(column + t)), simd_shuffle(b, ushort(column + 4 + t)));
-    }
-    c = sums.plus(c);
+    // The emulator adds all products in one step. mma_16x8x16 in mma.h does the same.
+    (void)row;
+    (void)column;
+    const uint2 upper = a.xy;
+    const uint2 lower = a.zw;
+    c = metal::shim::add_products(upper, lower, b, c);
     return;
 #endif
     _Pragma("clang loop unroll(disable)")

@@ -56,6 +56,7 @@ var units = []struct {
 	{"shim6reduce", work{other: 6}},
 	{"shim6ballot", work{other: 1}},
 	{"shim4dot4", work{int8: 4}},
+	{"shim14multiply_bytes", work{int8: 64}}, // 2048 multiply-adds of 32 lanes
 }
 
 // work counts the operations of one lane.

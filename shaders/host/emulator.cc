@@ -35,11 +35,22 @@ struct Matrices {
     bool multiplied; // c is the result
 };
 
+// Products are the operands of pianola_add_products or pianola_add_byte_products: columns 4t to 4t+3 of
+// the rows of the first matrix and, for each of these columns, the columns of the second.
+template <typename T, typename Sum> struct Products {
+    T a[16][4][4];
+    T b[4][4][8];
+    Sum sums[16][8]; // of the products
+    bool multiplied; // sums are the result
+};
+
 // Group is a SIMD group. It has two sets of words and of matrices, so that a lane may write its
 // part while others still read the previous ones.
 struct Group {
     unsigned words[2][pianola_simd_width];
     Matrices matrices[2];
+    Products<double, double> halves[2];
+    Products<int, int> bytes[2];
     Lane *order[pianola_simd_width];
     unsigned next; // index in order of the lane that runs
     bool done;
@@ -139,6 +150,18 @@ void rest(Lane *l) {
     if (Lane *to = e->order[0]->order[0]; to != l) go(l, to);
 }
 
+// last suspends the last lane of a group that waits.
+[[gnu::noinline]] void last(Lane *l, Group *g) {
+    const char *all = met(g);
+    g->next = 0;
+    g->done = all == finished;
+    if (g->done || all == at_barrier) {
+        rest(l);
+    } else if (g->order[0] != l) {
+        go(l, g->order[0]);
+    }
+}
+
 // wait suspends the running lane until it may continue.
 void wait(const char *where) {
     Lane *l = emulator->running;
@@ -147,14 +170,7 @@ void wait(const char *where) {
     if (++g->next < pianola_simd_width) {
         go(l, g->order[g->next]);
     } else {
-        const char *all = met(g);
-        g->next = 0;
-        g->done = all == finished;
-        if (g->done || all == at_barrier) {
-            rest(l);
-        } else if (g->order[0] != l) {
-            go(l, g->order[0]);
-        }
+        last(l, g);
     }
     l->where = nullptr;
 }
@@ -216,6 +232,30 @@ void multiply(Matrices *m) {
     m->multiplied = true;
 }
 
+// products computes the sums of the products: those of four columns of the first matrix by pairs, and
+// then the sum of all four of these sums.
+template <typename T, typename Sum> void products(Products<T, Sum> *p) {
+    for (unsigned r = 0; r < 16; r++) {
+        Sum sums[8] = {};
+        for (unsigned t = 0; t < 4; t++) {
+            const T *a = p->a[r][t];
+            for (unsigned i = 0; i < 8; i++) sums[i] += (a[0] * p->b[t][0][i] + a[1] * p->b[t][1][i]) + (a[2] * p->b[t][2][i] + a[3] * p->b[t][3][i]);
+        }
+        memcpy(p->sums[r], sums, sizeof sums);
+    }
+    p->multiplied = true;
+}
+
+// meet lets a lane wait for the operands of the others and returns the sums of its row g. Those of row g+8
+// are 64 elements behind them.
+template <typename T, typename Sum> const Sum *meet(Products<T, Sum> *p, const Lane *l, const char *where) {
+    if (l->group->next == 0) p->multiplied = false; // this lane is the first
+    wait(where);
+    // The first lane that continues computes the products of all.
+    if (!p->multiplied) products(p);
+    return p->sums[l->number / 4] + l->number % 4 * 2;
+}
+
 int refuse(const char *name, const char *why) {
     snprintf(failure, sizeof failure, "%s: %s", name, why);
     return 1;
@@ -251,6 +291,38 @@ void pianola_multiply(const float a[2], const float b[2], float c[2]) {
     // The first lane that continues computes the products of all.
     if (!m->multiplied) multiply(m);
     memcpy(c, m->c + at, 8);
+}
+
+void pianola_add_products(const unsigned x[4], const unsigned y[2], float c[4]) {
+    typedef _Float16 Half4 __attribute__((ext_vector_type(4)));
+    typedef double Double4 __attribute__((ext_vector_type(4)));
+    Lane *l = emulator->running;
+    auto *p = &l->group->halves[l->parity];
+    l->parity ^= 1;
+    const unsigned g = l->number / 4, t = l->number % 4;
+    Half4 h[3];
+    memcpy(h, x, 16);
+    memcpy(h + 2, y, 8);
+    for (unsigned i = 0; i < 2; i++) {
+        const Double4 a = __builtin_convertvector(h[i], Double4);
+        memcpy(p->a[g + 8 * i][t], &a, sizeof a);
+    }
+    for (unsigned i = 0; i < 4; i++) p->b[t][i][g] = (double)h[2][i];
+    const double *sums = meet(p, l, "products of float16");
+    for (unsigned i = 0; i < 4; i++) c[i] = (float)(c[i] + sums[i / 2 * 64 + i % 2]);
+}
+
+void pianola_add_byte_products(const unsigned x[2], unsigned y, int c[4]) {
+    Lane *l = emulator->running;
+    auto *p = &l->group->bytes[l->parity];
+    l->parity ^= 1;
+    const unsigned g = l->number / 4, t = l->number % 4;
+    for (unsigned i = 0; i < 4; i++) {
+        for (unsigned r = 0; r < 2; r++) p->a[g + 8 * r][t][i] = (signed char)(x[r] >> 8 * i);
+        p->b[t][i][g] = (signed char)(y >> 8 * i);
+    }
+    const int *sums = meet(p, l, "products of int8");
+    for (unsigned i = 0; i < 4; i++) c[i] += sums[i / 2 * 64 + i % 2];
 }
 
 void pianola_threadgroup_barrier(void) { wait(at_barrier); }

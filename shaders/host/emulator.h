@@ -42,10 +42,18 @@ extern const struct pianola_kernel pianola_kernels[];
 // 32 lanes of the SIMD group. pianola_multiply adds the product of two matrices of 8 by 8 to a
 // third; lane l passes the elements in columns 2*(l%4) and 2*(l%4)+1 of row l/4 of each, and gets
 // those of the sum. pianola_threadgroup_barrier waits for all threads of the threadgroup.
+//
+// pianola_add_products adds the product of 16 by 16 and 16 by 8 float16 to c as NVIDIA's matrix units
+// compute it: the products of all 16 inner columns are added to c in one step, so that their order does
+// not matter. Lane 4g+t passes in x four columns of row g, then the same columns of row g+8, and in y
+// the same columns of column g of the second matrix. c holds columns 2t and 2t+1 of row g, then of row g+8.
+// pianola_add_byte_products does the same for int8.
 #define PIANOLA_LOCAL __attribute__((visibility("hidden")))
 PIANOLA_LOCAL __attribute__((const)) unsigned pianola_lane(void);
 PIANOLA_LOCAL const unsigned *pianola_exchange(unsigned word, const char *what);
 PIANOLA_LOCAL void pianola_multiply(const float a[2], const float b[2], float c[2]);
+PIANOLA_LOCAL void pianola_add_products(const unsigned x[4], const unsigned y[2], float c[4]);
+PIANOLA_LOCAL void pianola_add_byte_products(const unsigned x[2], unsigned y, int c[4]);
 PIANOLA_LOCAL void pianola_threadgroup_barrier(void);
 
 enum pianola_order { pianola_forward, pianola_reverse, pianola_random };

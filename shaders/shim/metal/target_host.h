@@ -38,28 +38,47 @@ PIANOLA_COUNTABLE int dot4(int a, int b, int acc) {
     return acc;
 }
 
-// product_sums are sums of products of float16 as NVIDIA's matrix units compute them: the products of 16
-// columns are added to c in one step, so that their order does not matter. x0 and x1 hold four columns of
-// two rows of the first matrix, y0 and y1 of two columns of the second.
-struct product_sums {
-    double of[4];
-    static double dot(uint2 x, uint2 y) {
-        typedef _Float16 pair __attribute__((ext_vector_type(2)));
-        double sum = 0;
-        for (int i = 0; i < 2; i++) {
-            const pair a = __builtin_bit_cast(pair, (uint)x[i]), b = __builtin_bit_cast(pair, (uint)y[i]);
-            sum += (double)a[0] * (double)b[0] + (double)a[1] * (double)b[1];
-        }
-        return sum;
+// add_products adds the products of 16 inner columns of float16 to c, and multiply_bytes those of int8;
+// the emulator's functions describe them. The caller may assign inner columns in any order.
+PIANOLA_INLINE float4 add_products(uint2 x0, uint2 x1, uint2 y, float4 c) {
+    const unsigned x[4] = {x0.x, x0.y, x1.x, x1.y}, z[2] = {y.x, y.y};
+    float sums[4] = {c.x, c.y, c.z, c.w};
+    pianola_add_products(x, z, sums);
+    return float4(sums[0], sums[1], sums[2], sums[3]);
+}
+PIANOLA_COUNTABLE int4 multiply_bytes(uint2 a, uint b, int4 c) {
+    const unsigned x[2] = {a.x, a.y};
+    int sums[4] = {c.x, c.y, c.z, c.w};
+    pianola_add_byte_products(x, b, sums);
+    return int4(sums[0], sums[1], sums[2], sums[3]);
+}
+
+// load_matrices loads four matrices of 8 by 8 float16. Lane l passes the address of row l%8 of
+// matrix l/8. load_matrices_across transposes each matrix.
+struct matrix_rows {
+    const char *own;
+    const unsigned *all; // low words of the addresses of all rows
+    template <typename T> uint at(uint row, uint column) const {
+        return ((const T *)(own + (int)(all[row] - (unsigned)(ulong)own)))[column];
     }
-    void add(uint2 x0, uint2 x1, uint2 y0, uint2 y1) {
-        of[0] += dot(x0, y0);
-        of[1] += dot(x0, y1);
-        of[2] += dot(x1, y0);
-        of[3] += dot(x1, y1);
-    }
-    float4 plus(float4 c) const { return float4((float)(c.x + of[0]), (float)(c.y + of[1]), (float)(c.z + of[2]), (float)(c.w + of[3])); }
 };
+PIANOLA_INLINE matrix_rows exchange_rows(threadgroup const void *p) {
+    return {(const char *)p, exchange((int)(ulong)p, "load of matrices")};
+}
+PIANOLA_INLINE uint4 load_matrices(threadgroup const void *p) {
+    const matrix_rows rows = exchange_rows(p);
+    const uint l = lane();
+    uint4 to;
+    for (uint i = 0; i < 4; i++) to[i] = rows.at<uint>(8 * i + l / 4, l % 4);
+    return to;
+}
+PIANOLA_INLINE uint4 load_matrices_across(threadgroup const void *p) {
+    const matrix_rows rows = exchange_rows(p);
+    const uint l = lane();
+    uint4 to;
+    for (uint i = 0; i < 4; i++) to[i] = rows.at<ushort>(8 * i + l % 4 * 2, l / 4) | rows.at<ushort>(8 * i + l % 4 * 2 + 1, l / 4) << 16;
+    return to;
+}
 } // namespace shim
 
 namespace precise {
