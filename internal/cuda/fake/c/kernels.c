@@ -88,26 +88,46 @@ static void norm_add(const launch *l) {
     free(delta);
 }
 
-// The dot product is computed in 16 sums.
-float dot(const uint8_t *w, uint32_t type, uint64_t at, const float *x, uint32_t n) {
-    float sum[16] = {0}, all = 0;
+// The dot product of one row is computed in 16 sums, which are added one after another.
+enum { SUMS = 16, TOGETHER = 8 };
+
+// sums adds the products of n weights, beginning with element at, to 16 sums.
+static void sums(float sum[SUMS], const uint8_t *w, uint32_t type, uint64_t at, const float *x, uint32_t n) {
     uint32_t i = 0;
 #ifdef __F16C__
-    // The fast path for the test models' type, since compilers do not vectorise the conversion.
+    // The fast paths, since compilers do not vectorise the conversions.
+    __m256 a = _mm256_setzero_ps(), b = a;
     if (type == F16) {
         const _Float16 *v = (const _Float16 *)w + at;
-        __m256 a = _mm256_setzero_ps(), b = a;
-        for (; i + 16 <= n; i += 16) {
+        for (; i + SUMS <= n; i += SUMS) {
             a = _mm256_add_ps(a, _mm256_mul_ps(_mm256_cvtph_ps(_mm_loadu_si128((const void *)(v + i))), _mm256_loadu_ps(x + i)));
             b = _mm256_add_ps(b, _mm256_mul_ps(_mm256_cvtph_ps(_mm_loadu_si128((const void *)(v + i + 8))), _mm256_loadu_ps(x + i + 8)));
         }
-        _mm256_storeu_ps(sum, a);
-        _mm256_storeu_ps(sum + 8, b);
+    } else if (type == F32) {
+        const float *v = (const float *)w + at;
+        for (; i + SUMS <= n; i += SUMS) {
+            a = _mm256_add_ps(a, _mm256_mul_ps(_mm256_loadu_ps(v + i), _mm256_loadu_ps(x + i)));
+            b = _mm256_add_ps(b, _mm256_mul_ps(_mm256_loadu_ps(v + i + 8), _mm256_loadu_ps(x + i + 8)));
+        }
     }
+    _mm256_storeu_ps(sum, a);
+    _mm256_storeu_ps(sum + 8, b);
+#else
+    memset(sum, 0, SUMS * sizeof *sum);
 #endif
-    for (; i < n; i++) sum[i % 16] += weight(w, type, at + i) * x[i];
-    for (int j = 0; j < 16; j++) all += sum[j];
-    return all;
+    for (; i < n; i++) sum[i % SUMS] += weight(w, type, at + i) * x[i];
+}
+
+void dots(float *y, const uint8_t *w, uint32_t type, uint64_t at, const float *x, uint32_t n, uint32_t count) {
+    // The sums of several rows are added together, because each addition waits for the one before it.
+    float sum[TOGETHER][SUMS] = {0};
+    for (uint32_t o = 0; o < count; o += TOGETHER) {
+        float all[TOGETHER] = {0};
+        for (uint32_t k = 0; k < TOGETHER && o + k < count; k++) sums(sum[k], w, type, at + (uint64_t)(o + k) * n, x, n);
+        for (int j = 0; j < SUMS; j++)
+            for (int k = 0; k < TOGETHER; k++) all[k] += sum[k][j];
+        memcpy(y + o, all, least(TOGETHER, count - o) * sizeof *y);
+    }
 }
 
 // Attention splits: the number of positions per split, and the merging of a head's splits.
@@ -134,18 +154,20 @@ static void merge(float *out, const float *values, const float *states, uint32_t
 static void gemv(const launch *l) {
     PARAMS(gemv);
     enum { PLAIN, SILU, NORM, MERGE };
-    float *x = malloc(p->in * sizeof *x);
+    float *x = malloc(p->in * sizeof *x), *products = malloc(p->out * sizeof *products);
     for (uint32_t r = 0; r < rows(l); r++) {
         const float *in = F(0) + (uint64_t)r * p->x_stride;
         for (uint32_t i = 0; i < p->in; i++) x[i] = l->specs[2] == SILU ? gated(l->specs[6], in[i]) * F(1)[(uint64_t)r * p->x_stride + i] : in[i];
         if (l->specs[2] == NORM) norm(x, in, F(1), p->in, p->eps);
         for (uint32_t h = 0; l->specs[2] == MERGE && h < p->heads; h++)
             merge(x + h * p->head_dim, F(0) + h * p->splits * p->head_dim, F(1) + 2 * h * p->splits, p->splits, p->span, p->window, second(l, 4) + second(l, 8), p->head_dim);
+        dots(products, l->bind[2], l->specs[0], 0, x, p->in, p->out);
         for (uint32_t o = 0; o < p->out; o++) {
             float *y = F(4) + (uint64_t)r * p->y_stride + o;
-            *y = dot(l->bind[2], l->specs[0], (uint64_t)o * p->in, x, p->in) + (l->specs[3] ? F(3)[o] : 0) + (l->specs[5] ? *y : 0);
+            *y = products[o] + (l->specs[3] ? F(3)[o] : 0) + (l->specs[5] ? *y : 0);
         }
     }
+    free(products);
     free(x);
 }
 
@@ -206,10 +228,14 @@ void cache(kv_cache c, const float *x, uint32_t head, uint32_t pos) {
 // cached sets x to the elements of a position.
 static void cached(float *x, kv_cache c, uint32_t head, uint32_t pos) {
     uint64_t at = element(c, head, pos);
-    for (uint32_t i = 0; i < c.d && !c.q8; i++) x[i] = (float)((_Float16 *)c.mem)[at + i];
+    uint32_t i = 0;
+#ifdef __F16C__
+    for (; i + 8 <= c.d && !c.q8; i += 8) _mm256_storeu_ps(x + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)((const _Float16 *)c.mem + at + i))));
+#endif
+    for (; i < c.d && !c.q8; i++) x[i] = (float)((_Float16 *)c.mem)[at + i];
     for (uint32_t b = 0; b < c.d && c.q8; b += 32) {
         float scale = (float)*scales(c, at + b);
-        for (uint32_t i = b; i < b + 32; i++) x[i] = (float)((int8_t *)c.mem)[at + i] * scale;
+        for (uint32_t j = b; j < b + 32; j++) x[j] = (float)((int8_t *)c.mem)[at + j] * scale;
     }
 }
 
@@ -269,25 +295,36 @@ static positions part(uint32_t end, uint32_t windowed, uint32_t window, uint32_t
     return a;
 }
 
-// attend processes the positions of a with q, and the positions before first with turned.
+// attend processes the positions of a with q, and the positions before first with turned. It computes the
+// scores of several positions together, because each addition waits for the one before it.
 static void attend(float *out, float *state, const float *q, const float *turned, uint32_t first, kv_cache k, kv_cache v, uint32_t head, positions a, float scale, float cap) {
-    double acc[1024] = {0}, m = -1e300, sum = 0;
+    enum { NEXT = 8 };
+    double acc[1024], m = -1e300, sum = 0;
     const uint32_t d = k.d;
     if (a.split && a.begin >= a.end) return;
-    for (uint32_t pos = first ? 0 : a.begin; pos < a.end; pos++) {
-        if (pos >= first && pos < a.begin) continue;
+    memset(acc, 0, d * sizeof *acc);
+    for (uint32_t pos = first ? 0 : a.begin; pos < a.end;) {
+        uint32_t list[NEXT], n = 0;
+        float x[NEXT][1024];
+        double scores[NEXT] = {0};
+        if (pos >= first && pos < a.begin) pos = a.begin;
         const float *with = pos < first ? turned : q;
-        float x[1024];
-        double score = 0;
-        cached(x, k, head, pos);
-        for (uint32_t i = 0; i < d; i++) score += (double)with[i] * (double)x[i];
-        score *= scale;
-        if (cap > 0) score = cap * tanhf(score / cap);
-        double top = score > m ? score : m, shrink = exp(m - top), w = exp(score - top);
-        cached(x, v, head, pos);
-        for (uint32_t i = 0; i < d; i++) acc[i] = acc[i] * shrink + w * (double)x[i];
-        sum = sum * shrink + w;
-        m = top;
+        for (uint32_t end = least(a.end, pos < first ? first : a.end); n < NEXT && pos < end; pos++) {
+            list[n] = pos;
+            cached(x[n++], k, head, pos);
+        }
+        for (uint32_t j = n; j < NEXT; j++) memset(x[j], 0, d * sizeof **x);
+        for (uint32_t i = 0; i < d; i++)
+            for (uint32_t j = 0; j < NEXT; j++) scores[j] += (double)with[i] * (double)x[j][i];
+        for (uint32_t j = 0; j < n; j++) {
+            double score = scores[j] * scale;
+            if (cap > 0) score = cap * tanhf(score / cap);
+            double top = score > m ? score : m, shrink = exp(m - top), w = exp(score - top);
+            cached(x[j], v, head, list[j]);
+            for (uint32_t i = 0; i < d; i++) acc[i] = acc[i] * shrink + w * (double)x[j][i];
+            sum = sum * shrink + w;
+            m = top;
+        }
     }
     for (uint32_t i = 0; i < d; i++) out[i] = (float)(a.split || sum == 0 ? acc[i] : acc[i] / sum);
     if (a.split) state[0] = (float)m, state[1] = (float)sum;
@@ -473,14 +510,15 @@ static void add_rmsnorm_halves(const launch *l) {
 static void halves_product(const launch *l) {
     PARAMS(gemm_few);
     uint32_t n = halves_columns(p->in), terms = halves_terms(l);
-    float *x = malloc(p->in * sizeof *x), unit;
+    float *x = malloc(p->in * sizeof *x), *products = malloc(p->out * sizeof *products), unit;
     for (uint32_t r = 0; r < rows(l); r++) {
         const _Float16 *from = (const _Float16 *)halves_row(l->bind[0], p->in, terms, r);
         memcpy(&unit, from + terms * n, 4);
         for (uint32_t i = 0; i < p->in; i++) x[i] = ((float)from[i] + (terms == 2 ? (float)from[n + i] : 0)) * unit;
-        for (uint32_t o = 0; o < p->out; o++)
-            F(3)[(uint64_t)r * p->y_stride + o] = dot(l->bind[1], l->specs[0], (uint64_t)o * p->in, x, p->in) + (l->specs[1] ? F(2)[o] : 0);
+        dots(products, l->bind[1], l->specs[0], 0, x, p->in, p->out);
+        for (uint32_t o = 0; o < p->out; o++) F(3)[(uint64_t)r * p->y_stride + o] = products[o] + (l->specs[1] ? F(2)[o] : 0);
     }
+    free(products);
     free(x);
 }
 static void gemm_halves(const launch *l) { halves_product(l); }

@@ -64,8 +64,8 @@ void norm(float *out, const float *x, const float *w, uint32_t n, float eps);
 // gated returns an activation function of x.
 float gated(uint32_t activation, float x);
 
-// dot returns the dot product of x and n weights, beginning with element at.
-float dot(const uint8_t *w, uint32_t type, uint64_t at, const float *x, uint32_t n);
+// dots sets y to the dot products of x with count rows of n weights, the first of which begins with element at.
+void dots(float *y, const uint8_t *w, uint32_t type, uint64_t at, const float *x, uint32_t n, uint32_t count);
 
 // rotate rotates half pairs of x.
 void rotate(float *x, const float *angles, uint32_t half, uint32_t layout);

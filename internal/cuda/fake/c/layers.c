@@ -72,13 +72,14 @@ static void route_scored(const launch *l) {
 
 static void expert_gemv(const launch *l) {
     PARAMS(expert_gemv);
-    float *x = malloc(p->in * sizeof *x);
+    float *x = malloc(p->in * sizeof *x), *products = malloc(p->out * sizeof *products);
     for (uint32_t at = 0; at < rows(l) * p->used; at++) {
         uint64_t expert = least(((const uint32_t *)l->bind[4])[at], p->experts - 1), from = (uint64_t)(at / p->share) * p->x_stride;
         for (uint32_t i = 0; i < p->in; i++) x[i] = l->specs[2] ? gated(l->specs[5], F(0)[from + i]) * F(1)[from + i] : F(0)[from + i];
-        for (uint32_t o = 0; o < p->out; o++)
-            F(5)[(uint64_t)at * p->y_stride + o] = dot(l->bind[2], l->specs[0], (expert * p->out + o) * p->in, x, p->in) + (l->specs[3] ? F(3)[expert * p->out + o] : 0);
+        dots(products, l->bind[2], l->specs[0], expert * p->out * p->in, x, p->in, p->out);
+        for (uint32_t o = 0; o < p->out; o++) F(5)[(uint64_t)at * p->y_stride + o] = products[o] + (l->specs[3] ? F(3)[expert * p->out + o] : 0);
     }
+    free(products);
     free(x);
 }
 
