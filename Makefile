@@ -124,26 +124,27 @@ release:
 	done
 	@cd build/release && sha256sum pianola-* >SHA256SUMS && cat SHA256SUMS
 
-# Packages that take long are first, so that the others run beside them.
+# Packages that take long are first, so that the others run beside them. Here and below, go test does not
+# vet what make vet, cross or softmetal-vet has vetted.
 TAGS ?=
 test:
-	go test -timeout 40m -tags '$(TAGS)' ./internal/conform ./replay/... ./...
+	go test -timeout 40m $(if $(filter exhaustive,$(TAGS)),-vet=off) -tags '$(TAGS)' ./internal/conform ./replay/... ./...
 
 # The packages with exhaustive tests; those of softmetal run there. Tests that do not depend on the tag
 # are those of make test.
 EXHAUSTIVE = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/ .*internal\/exhaustive/ { print $$1 }' | grep -v internal/exhaustive)
 exhaustive:
 	tests=$$(go run ./internal/exhaustive/cmd $(EXHAUSTIVE)) && \
-	CGO_ENABLED=0 go test -timeout 40m -tags exhaustive -run "$$tests" ./internal/conform $(EXHAUSTIVE)
+	CGO_ENABLED=0 go test -vet=off -timeout 40m -tags exhaustive -run "$$tests" ./internal/conform $(EXHAUSTIVE)
 
 # What is skipped has one goroutine, and runs for minutes under the race detector.
 # LOOPS are the tests of replay/cpu that call its loops from one goroutine.
 LOOPS = TestTiled|TestProducts|TestFMA|TestDot|TestQ8Agrees|TestFloat|TestHalvesAgree|TestExp|TestQuantize|TestSumHalves|TestAddScaled|TestFP8
 race:
-	CGO_ENABLED=1 go test -race -timeout 20m -skip 'TestSampledChains|TestCUDA/.*/KVKinds|TestCUDAAgrees|$(LOOPS)' \
+	CGO_ENABLED=1 go test -vet=off -race -timeout 20m -skip 'TestSampledChains|TestCUDA/.*/KVKinds|TestCUDAAgrees|$(LOOPS)' \
 		./replay/... ./internal/batch ./internal/hub ./internal/serve/... ./internal/device ./internal/cuda/fake ./internal/tokenizer ./weights
-	CGO_ENABLED=1 go test -race -timeout 20m -run 'Many|Fork|Close|Busy|Break|Cancel|Events|Reserve' . ./internal/e2e
-	CGO_ENABLED=1 go test -race -timeout 20m -run 'TestServeStreams|TestServeHere' ./cmd/pianola
+	CGO_ENABLED=1 go test -vet=off -race -timeout 20m -run 'Many|Fork|Close|Busy|Break|Cancel|Events|Reserve' . ./internal/e2e
+	CGO_ENABLED=1 go test -vet=off -race -timeout 20m -run 'TestServeStreams|TestServeHere' ./cmd/pianola
 
 STRESS ?= ./replay/cuda
 RUN ?= .
@@ -164,9 +165,9 @@ load:
 # code on amd64, where make test runs them.
 test-arm64:
 	@command -v qemu-aarch64 >/dev/null || { echo "test-arm64: qemu-aarch64 is missing (Debian package qemu-user)"; exit 1; }
-	GOARCH=arm64 CGO_ENABLED=0 go test -timeout 30m -exec "qemu-aarch64 -cpu max" -skip 'TestTogether|TestFewWorkers' ./internal/dtype ./internal/quantize ./replay/cpu
-	GOARCH=arm64 CGO_ENABLED=0 go test -timeout 30m -exec "qemu-aarch64 -cpu neoverse-n1" -run Tiled ./replay/cpu
-	GOARCH=arm64 CGO_ENABLED=0 go test -timeout 30m -tags nocuda -exec "qemu-aarch64 -cpu max" -run 'TestGoldens/testdata/(tiny|gopher-q8_0.gguf)/llama' ./internal/e2e
+	GOARCH=arm64 CGO_ENABLED=0 go test -vet=off -timeout 30m -exec "qemu-aarch64 -cpu max" -skip 'TestTogether|TestFewWorkers' ./internal/dtype ./internal/quantize ./replay/cpu
+	GOARCH=arm64 CGO_ENABLED=0 go test -vet=off -timeout 30m -exec "qemu-aarch64 -cpu neoverse-n1" -run Tiled ./replay/cpu
+	GOARCH=arm64 CGO_ENABLED=0 go test -vet=off -timeout 30m -tags nocuda -exec "qemu-aarch64 -cpu max" -run 'TestGoldens/testdata/(tiny|gopher-q8_0.gguf)/llama' ./internal/e2e
 
 # Metal's own declarations are checked by go test ./internal/metal/driver.
 SOFTMETAL = CGO_ENABLED=1 CC=clang-19 go
@@ -180,10 +181,10 @@ softmetal-vet:
 	$(SOFTMETAL) vet -tags softmetal ./...
 
 softmetal-device: softmetal-vet
-	$(SOFTMETAL) test -timeout 20m -tags 'softmetal exhaustive' ./replay/metal/... ./internal/metal/pipelines
+	$(SOFTMETAL) test -vet=off -timeout 20m -tags 'softmetal exhaustive' ./replay/metal/... ./internal/metal/pipelines
 
 softmetal-sessions: softmetal-vet
-	$(SOFTMETAL) test -timeout 20m -tags 'softmetal exhaustive' -run TestMetal . ./replay ./cmd/pianola ./internal/e2e
+	$(SOFTMETAL) test -vet=off -timeout 20m -tags 'softmetal exhaustive' -run TestMetal . ./replay ./cmd/pianola ./internal/e2e
 
 metallib:
 	go run ./internal/metal/kernels/gen
