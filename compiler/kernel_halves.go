@@ -36,13 +36,14 @@ func (a halvesArgs) lower(l *lowering) {
 }
 
 // threads returns as many as read a row at once, 16 elements each.
-func (a halvesArgs) threads(l *lowering) int { return l.s.rowThreads(l.n.in[0].width / 16) }
+func (a halvesArgs) threads(l *lowering) int { return l.rowThreads(l.n.in[0].width/16, l.p.rows) }
 
 // rowThreads returns the size of the threadgroups that convert rows to float16: the chip's for norms, and on a
-// CUDA device more if a row needs n threads.
-func (s *state) rowThreads(n int) int {
-	c := s.in.Chip
-	if !s.warpgroups() {
+// CUDA device as many as a row needs, n, if the program has no more rows than the chip has cores. With
+// more rows, other threadgroups use the time in which one waits.
+func (l *lowering) rowThreads(n, rows int) int {
+	c := l.s.in.Chip
+	if !l.s.warpgroups() || rows > c.Cores {
 		return c.NormThreads
 	}
 	return min(c.MaxThreads, max(c.NormThreads, roundUp(n, c.SIMDWidth)))
@@ -73,8 +74,15 @@ func (a addNormHalvesArgs) lower(l *lowering) {
 	kernels.AddRMSNormHalvesParams{N: uint32(a.w.cols), Eps: a.eps, Scale: a.scale, DeltaScale: a.delta, Few: one(a.few)}.Put(&l.cmd)
 }
 
-// threads returns one for each vector of a row, because the residual stream is read and written vector by vector.
-func (a addNormHalvesArgs) threads(l *lowering) int { return l.s.rowThreads(a.w.cols / 4) }
+// threads returns one for each vector of a row, because the residual stream is read and written vector by
+// vector. It determines the order of the norm's sum, which is the same in all programs of a table for batching.
+func (a addNormHalvesArgs) threads(l *lowering) int {
+	rows := l.p.rows
+	if l.s.in.Options.Batching {
+		rows = 1
+	}
+	return l.rowThreads(a.w.cols/4, rows)
+}
 
 // halvesWidth returns the size in float32 of a row of n columns that halves writes.
 func halvesWidth(n int, act uint32) int {
