@@ -118,11 +118,12 @@ var tiled = append(fix("wtype", quantised...), mlx...).and("act", decl.ActQ8).an
 // of the files.
 var rows = slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows))
 
-// segments, factors, single and wide are names of constants. Entries for which they are 0 do not have them in
+// segments, factors, single, wide and halves are names of constants. Entries for which they are 0 do not have them in
 // their names.
 const (
 	segments = "segments"
 	factors  = "factors"
+	halves   = "halves"
 	single   = "single"
 	wide     = "wide"
 )
@@ -258,7 +259,7 @@ func entriesOf(instances []compiled, name string) ([]shaders.Entry, error) {
 			if !slices.ContainsFunc(constants, func(c decl.Constant) bool { return c.Name == f.Name }) {
 				return nil, fmt.Errorf("instances of kernel %s: it has no constant %s", name, f.Name)
 			}
-			if f.Value == 0 && (f.Mask != 0 || f.Name == sequences || f.Name == segments || f.Name == factors || f.Name == single || f.Name == wide) {
+			if f.Value == 0 && (f.Mask != 0 || f.Name == sequences || f.Name == segments || f.Name == factors || f.Name == single || f.Name == wide || f.Name == halves) {
 				continue
 			}
 			parts = append(parts, fmt.Sprintf("%s%d", f.Name, f.Value))
