@@ -155,9 +155,7 @@ func (v *view) requested(device string) requests {
 	case kernels.AttnMerge: // each thread reads an element of eight splits ahead
 		r.loads[0] = max(r.loads[0], 32*v.value("threads")*v.value("heads")*v.rows)
 	case kernels.AttnTile:
-		if v.value("act") == decl.ActF32 {
-			v.attnTileRequests(&r)
-		}
+		v.attnTileRequests(&r)
 	}
 	return r
 }
@@ -329,15 +327,18 @@ func (v *view) attnRequests(r *requests) {
 	}
 }
 
-// attnTileRequests sets the requests of prefill attention by SIMD-group matrices: each threadgroup
+// attnTileRequests sets the requests of prefill attention by matrix products: each threadgroup
 // reads whole tiles of the positions that one of its pairs sees. A scale of an int8 cache is read
 // with each 8 of its 32 values.
 func (v *view) attnTileRequests(r *requests) {
 	d, kvHeads, first := v.value("head_dim"), v.value("kv_heads"), max(v.value("kv_len"), 1)
 	shared := v.value("heads") / max(kvHeads, 1)
-	tile, window := uint64(32), v.value("window")
-	if d > 128 {
-		tile = 16
+	tile, unit, window := uint64(64), uint64(64), v.value("window")
+	if v.value("act") == decl.ActF32 {
+		tile, unit = 32, 16
+		if d > 128 {
+			tile = 16
+		}
 	}
 	if v.sees > 0 {
 		first = v.sees
@@ -345,7 +346,7 @@ func (v *view) attnTileRequests(r *requests) {
 	if v.value("windowed") == 0 {
 		window = first + v.rows
 	}
-	each := 16 * v.value("units")
+	each := unit * v.value("units")
 	groups := ceilDiv(v.rows*shared, each)
 	positions := uint64(0)
 	if v.sees > 0 { // the units of each row are its own
