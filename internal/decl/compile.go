@@ -165,7 +165,7 @@ func (c *compiler) second() error {
 // threads parses the expressions that may contain the name threads.
 func (c *compiler) threads() error {
 	c.known[nameThreads] = true
-	if err := c.number(&c.k.tgMem, c.k.TGMem); err != nil {
+	if err := errors.Join(c.number(&c.k.tgMem, c.k.TGMem), c.number(&c.k.cluster, c.k.Cluster)); err != nil {
 		return err
 	}
 	if err := c.apple(); err != nil {

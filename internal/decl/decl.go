@@ -187,6 +187,7 @@ type Kernel struct {
 	Require  []string   // conditions that the arguments must meet, each an Expr, which may name threads
 	Worker   string     // bytes of private memory that a worker of the CPU team needs, an Expr
 	TGMem    string     // bytes of threadgroup memory on a GPU, an Expr, which may name threads
+	Cluster  string     // threadgroups of a cluster, which are neighbours in x and can read each other's threadgroup memory, an Expr; "" or 0: one
 	Step     bool       // writes the step block (stop flag, count)
 	Advances bool       // advances the step record; only self-advancing programs have such commands
 	Chunk    bool       // computes a chunk by matrix instructions; the resident kernel of a GPU cannot contain it
@@ -198,6 +199,7 @@ type Kernel struct {
 
 	worker   Expr
 	tgMem    Expr
+	cluster  Expr
 	grid     [3]Expr
 	require  []Expr
 	order    []Expr
@@ -363,6 +365,16 @@ func (k *Kernel) ThreadgroupBytes(env Env, threads int) (uint64, error) {
 		return 0, fmt.Errorf("%s: threadgroup memory: %w", k.Name, err)
 	}
 	return n, nil
+}
+
+// ClusterSize returns the number of threadgroups of a cluster, at least 1. A GPU without clusters executes
+// such a command, too: there the first threadgroup of each does all the work.
+func (k *Kernel) ClusterSize(env Env) (uint64, error) {
+	n, err := k.cluster.Eval(env)
+	if err != nil {
+		return 0, fmt.Errorf("%s: cluster: %w", k.Name, err)
+	}
+	return max(n, 1), nil
 }
 
 // ForApple reports whether a command with threadgroups of the given size is for the kernel's body for

@@ -203,6 +203,8 @@ type kernel struct {
 	shared uint32
 	specs  [decl.MaxSpecs]uint32
 	maps   bool // the entry copies the declaration's matrices with the copy unit
+	// cluster is the number of threadgroups of a cluster. It is 1 on GPUs without clusters.
+	cluster uint32
 }
 
 // loader finds the kernels of a table.
@@ -232,6 +234,9 @@ func (l *loader) choose() error {
 		k := &d.kernels[i]
 		k.grid, k.block, k.specs = c.Grid, c.Threadgroup, t.Specs[c.Spec].Values
 		if k.shared, err = threadgroupMemory(t, p, c, in); err != nil {
+			return err
+		}
+		if k.cluster, err = d.cluster(t, p, c, in); err != nil {
 			return err
 		}
 		if err := device.CheckAlign(c, d.modules.BindingAlign); err != nil {
@@ -271,6 +276,22 @@ func threadgroupMemory(t *table.Table, p *table.Program, c *table.Cmd, in *Insta
 	return max(c.TGMem, uint32(min(n, math.MaxUint32))), err
 }
 
+// clusters is the first compute capability of GPUs with clusters.
+const clusters = 90
+
+// cluster returns the number of threadgroups of a command's clusters on this GPU.
+func (d *Device) cluster(t *table.Table, p *table.Program, c *table.Cmd, in *Instance) (uint32, error) {
+	if in.Cluster == nil || d.gpu.capability() < clusters || !d.drv.CanCluster() {
+		return 1, nil
+	}
+	env, err := t.NewEnv(c, p)
+	if err != nil {
+		return 0, err
+	}
+	n, err := in.Cluster(env)
+	return uint32(min(n, math.MaxUint32)), err
+}
+
 // fits returns an error if the GPU cannot launch a kernel.
 func (g *GPU) fits(k *kernel) error {
 	threads := uint64(k.block[0]) * uint64(k.block[1]) * uint64(k.block[2])
@@ -281,6 +302,9 @@ func (g *GPU) fits(k *kernel) error {
 		return fmt.Errorf("threadgroup of %d threads: want a multiple of %d", threads, simdWidth)
 	case uint64(k.shared) > g.SharedMemory:
 		return fmt.Errorf("%d bytes of threadgroup memory exceed the GPU's %d", k.shared, g.SharedMemory)
+	}
+	if k.cluster > 1 && k.grid[0]%k.cluster != 0 {
+		return fmt.Errorf("grid %v: want clusters of %d threadgroups", k.grid, k.cluster)
 	}
 	for i, n := range k.grid {
 		if n == 0 || n > g.MaxGrid[i] {

@@ -71,6 +71,8 @@ type Instance struct {
 	// TGMem returns the threadgroup memory in bytes that a command needs in addition to the
 	// table's, with the given number of threads. If it is nil, commands need none.
 	TGMem func(env decl.Env, threads int) (uint64, error)
+	// Cluster returns the number of threadgroups of a command's clusters. If it is nil, commands have none.
+	Cluster func(env decl.Env) (uint64, error)
 }
 
 // Fixed is a specialisation constant that an instance fixes.

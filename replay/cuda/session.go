@@ -97,6 +97,9 @@ func (d *Device) fill(s *session) (size uint64, err error) {
 		a.specs, a.step = k.specs, s.step
 		a.second = d.secondary + driver.Ptr(decl.SecondBytes*i)
 		s.launches[i].Init(k.f, k.grid, k.block, k.shared, d.exec.stream, a.bytes())
+		if k.cluster > 1 {
+			s.launches[i].Cluster(k.cluster)
+		}
 		return nil
 	})
 	if err == nil {

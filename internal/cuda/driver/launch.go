@@ -8,10 +8,11 @@ import "unsafe"
 //
 // A Launch holds pointers to itself, so it must not be copied after Init.
 type Launch struct {
-	args  []byte
-	size  uintptr
-	extra [5]uintptr
-	call  [11]uintptr
+	args      []byte
+	size      uintptr
+	extra     [5]uintptr
+	call      [11]uintptr
+	clustered *clustered // nil unless Cluster was called
 }
 
 // Markers in the list of extra arguments of cuLaunchKernel.
@@ -37,6 +38,12 @@ func (l *Launch) Init(f Function, grid, block [3]uint32, shared uint32, s Stream
 
 // Launch launches l, which must be on the heap.
 func (d *Driver) Launch(l *Launch) error {
+	if l.clustered != nil {
+		if code := invoke(d.fns[cuLaunchKernelEx], l.clustered.call[:]...); code != 0 {
+			return d.failed(cuLaunchKernelEx, code)
+		}
+		return nil
+	}
 	if code := invoke(d.fns[cuLaunchKernel], l.call[:]...); code != 0 {
 		return d.failed(cuLaunchKernel, code)
 	}
@@ -93,6 +100,9 @@ func (d *Driver) GraphAddKernel(g Graph, after []Node, l *Launch) (Node, error) 
 	var n Node
 	err := d.call(cuGraphAddKernelNode, uintptr(unsafe.Pointer(&n)), uintptr(g),
 		uintptr(unsafe.Pointer(unsafe.SliceData(after))), uintptr(len(after)), uintptr(unsafe.Pointer(p)))
+	if err == nil && l.clustered != nil {
+		err = d.clusterNode(n, l.clustered)
+	}
 	return n, err
 }
 

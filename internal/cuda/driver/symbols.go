@@ -46,11 +46,13 @@ const (
 	cuFuncGetAttribute
 	cuFuncSetAttribute
 	cuLaunchKernel
+	cuLaunchKernelEx
 	cuLaunchCooperativeKernel
 	cuOccupancyMaxActiveBlocksPerMultiprocessor
 	cuGraphCreate
 	cuGraphDestroy
 	cuGraphAddKernelNode
+	cuGraphKernelNodeSetAttribute
 	cuGraphAddDependencies
 	cuGraphInstantiateWithFlags
 	cuGraphExecDestroy
@@ -104,21 +106,23 @@ var symbolNames = [symbols]string{
 	cuFuncGetAttribute:        "cuFuncGetAttribute",
 	cuFuncSetAttribute:        "cuFuncSetAttribute",
 	cuLaunchKernel:            "cuLaunchKernel",
+	cuLaunchKernelEx:          "cuLaunchKernelEx",
 	cuLaunchCooperativeKernel: "cuLaunchCooperativeKernel",
 	cuOccupancyMaxActiveBlocksPerMultiprocessor: "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-	cuGraphCreate:               "cuGraphCreate",
-	cuGraphDestroy:              "cuGraphDestroy",
-	cuGraphAddKernelNode:        "cuGraphAddKernelNode",
-	cuGraphAddDependencies:      "cuGraphAddDependencies_v2",
-	cuGraphInstantiateWithFlags: "cuGraphInstantiateWithFlags",
-	cuGraphExecDestroy:          "cuGraphExecDestroy",
-	cuGraphUpload:               "cuGraphUpload",
-	cuGraphLaunch:               "cuGraphLaunch",
-	cuTensorMapEncodeTiled:      "cuTensorMapEncodeTiled",
+	cuGraphCreate:                 "cuGraphCreate",
+	cuGraphDestroy:                "cuGraphDestroy",
+	cuGraphAddKernelNode:          "cuGraphAddKernelNode",
+	cuGraphKernelNodeSetAttribute: "cuGraphKernelNodeSetAttribute",
+	cuGraphAddDependencies:        "cuGraphAddDependencies_v2",
+	cuGraphInstantiateWithFlags:   "cuGraphInstantiateWithFlags",
+	cuGraphExecDestroy:            "cuGraphExecDestroy",
+	cuGraphUpload:                 "cuGraphUpload",
+	cuGraphLaunch:                 "cuGraphLaunch",
+	cuTensorMapEncodeTiled:        "cuTensorMapEncodeTiled",
 }
 
 // optional lists the functions that older drivers lack.
-var optional = []symbol{cuGraphAddDependencies, cuTensorMapEncodeTiled}
+var optional = []symbol{cuGraphAddDependencies, cuTensorMapEncodeTiled, cuLaunchKernelEx, cuGraphKernelNodeSetAttribute}
 
 // String returns the name without the interface version.
 func (s symbol) String() string {

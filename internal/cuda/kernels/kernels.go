@@ -60,6 +60,9 @@ func Of(m *shaders.Manifest, text func(file, arch string) cuda.Text) (*cuda.Modu
 			if decl.Of(k.Name).TGMem != "" {
 				in.TGMem = decl.Of(k.Name).ThreadgroupBytes
 			}
+			if decl.Of(k.Name).Cluster != "" {
+				in.Cluster = decl.Of(k.Name).ClusterSize
+			}
 			mods.Instances = append(mods.Instances, in)
 		}
 	}

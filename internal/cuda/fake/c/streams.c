@@ -434,6 +434,50 @@ int cuLaunchKernel(object *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx
     return leave(e);
 }
 
+// cluster is the value of a launch attribute for clusters, whose id is 4.
+enum { ATTRIBUTE_CLUSTER = 4 };
+
+typedef struct {
+    unsigned x, y, z;
+} cluster;
+
+typedef struct {
+    int id;
+    char pad[4];
+    union {
+        cluster cluster;
+        char bytes[64];
+    } value;
+} launch_attribute;
+
+typedef struct {
+    unsigned grid[3], block[3], shared;
+    object *stream;
+    const launch_attribute *attributes;
+    unsigned count;
+} launch_config;
+
+// divides complains unless a grid consists of whole clusters, of at most 8 blocks.
+static int divides(const char *name, const uint32_t *grid, const cluster *c) {
+    if (c->x == 0 || c->x > 8 || c->y != 1 || c->z != 1 || grid[0] % c->x) return complain(name, "the grid does not consist of clusters");
+    return F.major < 9 ? complain(name, "the GPU has no clusters") : 0;
+}
+
+int cuLaunchKernelEx(const launch_config *config, object *f, void **params, void **extra) {
+    int e = enter("cuLaunchKernelEx", 2);
+    dispatch d;
+    if (!e && (config->count != 1 || config->attributes->id != ATTRIBUTE_CLUSTER)) e = complain("cuLaunchKernelEx", "unknown attributes");
+    if (!e) e = divides("cuLaunchKernelEx", config->grid, &config->attributes->value.cluster);
+    if (!e) e = fill(&d, f, config->grid, config->block, config->shared, params, extra);
+    if (!e && !object_find(config->stream, STREAM)) e = complain("cuLaunchKernelEx", "no such stream");
+    if (!e) {
+        F.launches++;
+        op_new(config->stream, OP_LAUNCH)->d = d;
+        submit(config->stream);
+    }
+    return leave(e);
+}
+
 enum { BLOCKS = 2 }; // blocks of a kernel per multiprocessor
 
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, object *f, int threads, size_t shared) {
@@ -510,6 +554,14 @@ int cuGraphAddKernelNode(object **node, object *g, object **after, size_t n, con
         *node = object_new(NODE);
         (*node)->whole = g, (*node)->index = g->count++, (*node)->tried = 1; // freed with its graph
     }
+    return leave(e);
+}
+
+int cuGraphKernelNodeSetAttribute(object *node, int id, const cluster *value) {
+    int e = enter("cuGraphKernelNodeSetAttribute", 2);
+    if (!e && !object_find(node, NODE)) e = complain("cuGraphKernelNodeSetAttribute", "no such node");
+    if (!e && id != ATTRIBUTE_CLUSTER) e = complain("cuGraphKernelNodeSetAttribute", "unknown attribute");
+    if (!e) e = divides("cuGraphKernelNodeSetAttribute", node->whole->nodes[node->index].grid, value);
     return leave(e);
 }
 
