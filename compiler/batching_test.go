@@ -222,3 +222,41 @@ func TestBatchingDump(t *testing.T) {
 		compareGolden(t, filepath.Join("testdata", "llama-"+name+"-batching.txt"), b.Bytes())
 	}
 }
+
+// TestBatchingClusters checks how many threadgroups divide the columns of a product in a table for batching:
+// some if there are few rows of W, so that all multiprocessors copy weights.
+func TestBatchingClusters(t *testing.T) {
+	c, err := chip.Lookup("h200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name                   string
+		typ                    dtype.Type
+		out, in, rows, cluster int
+	}{
+		{"down of 8B", dtype.F16, 4096, 14336, 64, 2},
+		{"o of 8B", dtype.F16, 4096, 4096, 64, 0},
+		{"qkv of 8B", dtype.F16, 6144, 4096, 64, 0},
+		{"down of 1B", dtype.F16, 2048, 8192, 64, 4},
+		{"gate_up of 1B", dtype.F16, 16384, 2048, 64, 0},
+		{"head of 8B", dtype.F16, 128256, 4096, 64, 0},
+		{"down of 8B", dtype.F16, 4096, 14336, 256, 0},
+		{"down of 8B", dtype.F16, 4096, 14336, 512, 0},
+		{"down of 1B", dtype.F16, 2048, 8192, 512, 0},
+		{"o of 1B", dtype.F16, 2048, 2048, 64, 0},
+		{"down of 8B", dtype.Q8_0, 4096, 14336, 128, 4},
+		{"down of 8B", dtype.Q8_0, 4096, 14336, 256, 0},
+		{"qkv of 8B", dtype.Q8_0, 6144, 4096, 128, 0},
+	} {
+		a := halvesProductArgs{w: &weight{typ: test.typ, rows: test.out, cols: test.in}, act: decl.ActF16}
+		l := &lowering{s: &state{in: Input{Chip: c, Options: Options{Batching: true}}}, p: &program{rows: test.rows}}
+		if got := a.shape(l); got.cluster != test.cluster {
+			t.Errorf("%s, %s, %d rows: clusters of %d with %d rows of x, want %d", test.name, test.typ, test.rows, got.cluster, got.rows, test.cluster)
+		}
+		l.s.in.Options.Batching = false
+		if got := a.shape(l); got.cluster != 0 {
+			t.Errorf("%s, %d rows: clusters of %d in a table that is not for batching", test.name, test.rows, got.cluster)
+		}
+	}
+}

@@ -664,7 +664,7 @@ func TestHalvesRows(t *testing.T) {
 	for rows, want := range map[int]int{1024: 64, 2048: 64, 3072: 128, 4096: 128, 6144: 256, 28672: 256} {
 		l := &lowering{s: &state{in: Input{Chip: c}}, p: &program{rows: 512}, n: &node{}}
 		for act, limit := range map[uint32]int{decl.ActF16: 256, decl.ActF16x2: 128} {
-			if got := (halvesProductArgs{w: &weight{rows: rows}, act: act}).shape(l).rows; got != min(want, limit) {
+			if got := (halvesProductArgs{w: &weight{rows: rows, cols: 4096}, act: act}).shape(l).rows; got != min(want, limit) {
 				t.Errorf("%d rows of W, %d terms: %d of x, want %d", rows, act-decl.ActF16+1, got, min(want, limit))
 			}
 		}

@@ -153,6 +153,14 @@ const (
 	// halvesConstant is the part of such a threadgroup's time that does not depend on its shape. Its
 	// unit is the time of one product for each column.
 	halvesConstant = 8192
+	// expandConstant is the least time of a column of quantised weights, which the threads expand.
+	expandConstant = 41_000
+	// clusterConstant is the additional time of a cluster of threadgroups for each row of x, in which it adds
+	// the sums of its threadgroups. Its unit is the time of one product.
+	clusterConstant = 260_000
+	// copyConstant is the time in which all multiprocessors together copy a byte of W from memory, in the same
+	// unit.
+	copyConstant = 1.5
 	// tileConstant is the part of a threadgroup's time with SIMD-group matrices that does not depend on
 	// the rows of x, in rows of x: the conversion of W to float16.
 	tileConstant = 16
@@ -195,10 +203,14 @@ func (a halvesProductArgs) lower(l *lowering) {
 	}
 	l.flag(kernels.GEMMHalvesSpecSegments, l.s.segments())
 	shape := a.shape(l)
-	kernels.GEMMHalvesParams{
+	params := kernels.GEMMHalvesParams{
 		In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Group: uint32(shape.group), RowGroup: uint32(shape.rows),
-		Spread: uint32(shape.spread), Ahead: a.ahead(l, halvesGroup, 1),
-	}.Put(&l.cmd)
+		Spread: uint32(shape.spread), Cluster: uint32(shape.cluster),
+	}
+	if shape.cluster == 0 {
+		params.Ahead = a.ahead(l, halvesGroup, 1)
+	}
+	params.Put(&l.cmd)
 }
 
 // The numbers of pairs of float16 that a multiprocessor multiplies in a clock, and of bytes that it copies
@@ -242,6 +254,7 @@ type halvesShape struct {
 	threads     int
 	group, rows int // rows of W and of x
 	spread      int // see decl
+	cluster     int // see decl
 }
 
 // shape returns the shape with the shortest estimated time. Threadgroups run in waves, one on each core.
@@ -250,16 +263,62 @@ func (a halvesProductArgs) shape(l *lowering) halvesShape {
 	if !l.s.warpgroups() {
 		return a.tile(l)
 	}
-	best, least := 0, 0
-	for _, rows := range []int{256, 128, 64} {
-		if rows == 256 && (a.act == decl.ActF16x2 || l.s.segments()) {
-			continue
-		}
-		if time := a.waves(l, halvesGroup, rows) * (halvesGroup*rows + halvesConstant); least == 0 || time < least {
-			best, least = rows, time
+	sizes := []int{256, 128, 64}
+	switch {
+	case l.s.segments():
+		sizes = []int{64, 128}
+	case a.act == decl.ActF16x2:
+		sizes = []int{128, 64}
+	}
+	best, least := halvesShape{threads: warpgroupThreads, group: halvesGroup}, 0
+	for _, rows := range sizes {
+		if time := a.waves(l, halvesGroup, rows) * a.columnTime(l, rows); least == 0 || time < least {
+			best.rows, least = rows, time
 		}
 	}
-	return halvesShape{warpgroupThreads, halvesGroup, best, a.spread(l, best)}
+	best.spread = a.spread(l, best.rows)
+	if l.s.segments() {
+		a.divide(l, &best, least*a.w.cols)
+	}
+	return best
+}
+
+// columnTime estimates the time in which a threadgroup multiplies a column by the given number of rows of x.
+func (a halvesProductArgs) columnTime(l *lowering, rows int) int {
+	time := halvesGroup*rows + halvesConstant
+	if l.s.segments() && a.w.typ.Quantized() {
+		time = max(time, expandConstant)
+	}
+	return time
+}
+
+// divide makes clusters of threadgroups divide the columns if that is estimated to take clearly less than
+// the time of the given shape.
+func (a halvesProductArgs) divide(l *lowering, shape *halvesShape, time int) {
+	least := time * 85 / 100
+	for _, rows := range []int{64, 128} {
+		for _, cluster := range []int{2, 4} {
+			// There are registers for four segments only with 64 rows of x. Quantised weights, whose
+			// products of 64 rows are those of gemm_few, have only one form.
+			if rows == 128 && cluster == 2 || rows == 64 && a.w.typ.Quantized() {
+				continue
+			}
+			if t := a.clusterTime(l, rows, cluster); t < least {
+				shape.rows, shape.cluster, least = rows, cluster, t
+			}
+		}
+	}
+}
+
+// clusterTime estimates the time of gemm_halves with clusters of threadgroups that compute the given number of
+// rows of x. A cluster runs in one of the GPU's groups of about 16 multiprocessors: on an H100 with 132, there
+// is room for 30 clusters of four.
+func (a halvesProductArgs) clusterTime(l *lowering, rows, cluster int) int {
+	room := max(l.s.in.Chip.Cores*10/11/cluster, 1)
+	groups := ceil(a.w.rows, halvesGroup) * ceil(l.p.rows, rows)
+	bytes, _ := a.w.typ.Bytes(uint64(min(groups, room) * halvesGroup * a.w.cols))
+	one := max(a.columnTime(l, rows)*a.w.cols/cluster, int(copyConstant*float64(bytes)))
+	return ceil(groups, room) * (one + clusterConstant*rows)
 }
 
 // tile returns the shape of a threadgroup with SIMD-group matrices. Its bits do not depend on the shape.

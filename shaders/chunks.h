@@ -45,6 +45,8 @@ struct halves_product {
     bool bias;
     device const uchar *maps; // descriptors of x and of w, for the copy unit of a GPU that has one
     uint ahead;               // columns of quantised weights that are requested ahead of those that are loaded
+    uint cluster, rank;       // threadgroups that divide the segments of the columns, or 0, and which of them this is
+    uint begin, end;          // the threadgroup's columns in a cluster: from begin to end-1
 };
 
 // row_of returns a row of activations, and unit_at its unit.
@@ -297,26 +299,39 @@ static inline void copy_units(thread const halves_product &p, threadgroup uchar 
     }
 }
 
-// put_sums writes the sums, each multiplied by the unit of its row of x. low is the first of the
+// result_row returns the first of the two rows of W, 8 apart, whose results a lane writes. low is the first of the
 // warpgroup's rows of W.
+static inline uint result_row(uint low, uint lane, uint simd) { return low + simd % 4 * 16 + lane / 4; }
+
+// bias_at returns the biases of rows o and o+8 of W.
+static inline float2 bias_at(thread const halves_product &p, uint o) {
+    return p.bias ? float2(p.b[min(o, p.out - 1)], p.b[min(o + 8, p.out - 1)]) : float2(0.0f);
+}
+
+// put_block writes a lane's sums of block n of 8 rows of x, each multiplied by the unit of its row.
+static inline void put_block(float4 c, uint n, thread const halves_product &p, threadgroup const float *units, uint o, float2 bias, uint lane) {
+    PIANOLA_UNROLL
+    for (uint k = 0; k < 2; k++) {
+        const uint row = 8 * n + lane % 4 * 2 + k;
+        const float unit = units[row];
+        device float *y = p.y + ulong(p.first + row) * p.y_stride + o;
+        if (p.first + row < p.last && o < p.high) {
+            y[0] = c[k] * unit + bias.x;
+        }
+        if (p.first + row < p.last && o + 8 < p.high) {
+            y[8] = c[2 + k] * unit + bias.y;
+        }
+    }
+}
+
+// put_sums writes the sums of all blocks. low is the first of the warpgroup's rows of W.
 template <uint N>
 static inline void put_sums(thread const halves_sums<N> &c, thread const halves_product &p, threadgroup const float *units, uint low, uint lane, uint simd) {
-    const uint o = low + simd % 4 * 16 + lane / 4;
-    const float2 bias = p.bias ? float2(p.b[min(o, p.out - 1)], p.b[min(o + 8, p.out - 1)]) : float2(0.0f);
+    const uint o = result_row(low, lane, simd);
+    const float2 bias = bias_at(p, o);
     PIANOLA_UNROLL
     for (uint n = 0; n < N; n++) {
-        PIANOLA_UNROLL
-        for (uint k = 0; k < 2; k++) {
-            const uint row = 8 * n + lane % 4 * 2 + k;
-            const float unit = units[row];
-            device float *y = p.y + ulong(p.first + row) * p.y_stride + o;
-            if (p.first + row < p.last && o < p.high) {
-                y[0] = c.of[4 * n + k] * unit + bias.x;
-            }
-            if (p.first + row < p.last && o + 8 < p.high) {
-                y[8] = c.of[4 * n + 2 + k] * unit + bias.y;
-            }
-        }
+        put_block(float4(c.of[4 * n], c.of[4 * n + 1], c.of[4 * n + 2], c.of[4 * n + 3]), n, p, units, o, bias, lane);
     }
 }
 

@@ -47,6 +47,14 @@ static inline void begin_ring(thread const stage_ring &r, uint tid) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
+// first_column and last_column return the first column that a threadgroup multiplies and the one after the
+// last. Only in a cluster, this need not be all columns.
+template <bool Clustered>
+static inline uint first_column(thread const halves_product &p) { return Clustered ? p.begin : 0; }
+
+template <bool Clustered>
+static inline uint last_column(thread const halves_product &p) { return Clustered ? p.end : p.in; }
+
 // copy_stage makes the copy unit fill a stage, but for quantised weights. One thread calls it, when
 // the stage is free.
 template <uint T, uint Terms, uint M, uint N>
@@ -82,10 +90,10 @@ static inline void stage_ready(thread const stage_ring &ring, uint lane) {
 
 // fill_quants expands a lane's part of a stage of quantised weights when the stage is free, and then
 // loads the rows of tiles of the stage after the next.
-template <uint T, uint Terms, uint M, uint N>
+template <uint T, uint Terms, uint M, uint N, bool Clustered>
 static inline void fill_quants(thread stage_ring &ring, thread quant_rows &q, thread const halves_product &p, threadgroup uchar *tg, uint column, uint lane, uint filler) {
     typedef stage<T, Terms, M, N> S;
-    if (column >= p.in) {
+    if (column >= last_column<Clustered>(p)) {
         return;
     }
     metal::shim::barrier_wait(free_of(ring), ring.phase ^ 1);
@@ -111,10 +119,12 @@ static inline void request_quants(thread const halves_product &p, uint column, u
 }
 
 // fill_stages fills all stages in turn.
-template <uint T, uint Terms, uint M, uint N>
+template <uint T, uint Terms, uint M, uint N, bool Clustered>
 static inline void fill_stages(thread stage_ring &ring, thread const halves_product &p, threadgroup uchar *tg, uint lane, uint filler) {
     typedef stage<T, Terms, M, N> S;
     const bool copies = filler == 0 && lane == 0;
+    const uint begin = first_column<Clustered>(p);
+    const uint end = last_column<Clustered>(p);
     if (copies) {
         metal::shim::use_map(p.maps);
     }
@@ -124,13 +134,13 @@ static inline void fill_stages(thread stage_ring &ring, thread const halves_prod
     if (S::copied == 0) {
         quant_rows first;
         quant_rows second;
-        load_rows<T, M>(first, p, 0, lane, filler);
-        load_rows<T, M>(second, p, S::columns, lane, filler);
+        load_rows<T, M>(first, p, begin, lane, filler);
+        load_rows<T, M>(second, p, begin + S::columns, lane, filler);
         _Pragma("clang loop unroll(disable)")
-        for (uint column = 0; column < p.in; column += 2 * S::columns) {
+        for (uint column = begin; column < end; column += 2 * S::columns) {
             request_quants<T>(p, column, lane, filler);
-            fill_quants<T, Terms, M, N>(ring, first, p, tg, column, lane, filler);
-            fill_quants<T, Terms, M, N>(ring, second, p, tg, column + S::columns, lane, filler);
+            fill_quants<T, Terms, M, N, Clustered>(ring, first, p, tg, column, lane, filler);
+            fill_quants<T, Terms, M, N, Clustered>(ring, second, p, tg, column + S::columns, lane, filler);
         }
         return;
     }
@@ -138,13 +148,13 @@ static inline void fill_stages(thread stage_ring &ring, thread const halves_prod
         return;
     }
     stage_ring ahead = ring; // the next stage to copy
-    uint next = 0;
+    uint next = begin;
     _Pragma("clang loop unroll(disable)")
-    for (uint column = 0; column < p.in; column += S::columns) {
+    for (uint column = begin; column < end; column += S::columns) {
         // A stage can be copied again only after it was multiplied, and bfloat16 must be converted
         // before: then copies are one stage less ahead.
         _Pragma("clang loop unroll(disable)")
-        while (copies && next < p.in && next < column + (S::count - 1) * S::columns) {
+        while (copies && next < end && next < column + (S::count - 1) * S::columns) {
             metal::shim::barrier_wait(free_of(ahead), ahead.phase ^ 1);
             copy_stage<T, Terms, M, N>(metal::shim::shared_address(tg) + ahead.at * S::bytes, raw_of(ahead), p, next);
             next_stage(ahead);
@@ -180,27 +190,62 @@ static inline void multiply_chunk(thread halves_sums<N> &c, threadgroup const uc
     metal::shim::commit_products();
 }
 
+// segment_sums are a threadgroup's sums of segments of columns: c of the last one, and of those before it their
+// sum, of[0], or in a cluster each by itself, the latest last. A threadgroup of a cluster of two has four
+// segments, for which there are registers only with 64 rows of x.
+template <uint N, bool Clustered>
+struct segment_sums {
+    enum : uint { before = Clustered && N == 8 ? 3 : 1 };
+    halves_sums<N> of[before];
+    halves_sums<N> c;
+};
+
+template <uint N, bool Clustered>
+static inline void clear_segments(thread segment_sums<N, Clustered> &s) {
+    PIANOLA_UNROLL
+    for (uint i = 0; i < segment_sums<N, Clustered>::before; i++) {
+        clear_sums<N>(s.of[i]);
+    }
+    clear_sums<N>(s.c);
+}
+
+// end_segment ends a segment that another one follows.
+template <uint N, bool Clustered>
+static inline void end_segment(thread segment_sums<N, Clustered> &s) {
+    typedef segment_sums<N, Clustered> S;
+    if (!Clustered) {
+        add_sums<N>(s.of[0], s.c);
+        return;
+    }
+    PIANOLA_UNROLL
+    for (uint i = 0; i + 1 < S::before; i++) {
+        s.of[i] = s.of[i + 1];
+    }
+    s.of[S::before - 1] = s.c;
+    clear_sums<N>(s.c);
+}
+
 // multiply_stages multiplies all stages in turn. While a stage is multiplied, the thread waits for the
 // next one.
-template <uint T, uint Terms, uint M, uint N, bool Segments>
-static inline void multiply_stages(thread halves_sums<N> &c, thread stage_ring &ring, thread const halves_product &p, threadgroup const uchar *tg, uint lane, uint simd) {
+template <uint T, uint Terms, uint M, uint N, bool Segments, bool Clustered>
+static inline void multiply_stages(thread segment_sums<N, Clustered> &sums, thread stage_ring &ring, thread const halves_product &p, threadgroup const uchar *tg, uint lane, uint simd) {
     typedef stage<T, Terms, M, N> S;
     const bool first = simd % 4 == 0 && lane == 0;
     uint before = 0; // the barrier free of the stage before
-    halves_sums<N> all;
-    clear_sums<N>(all);
+    const uint begin = first_column<Clustered>(p);
+    const uint end = last_column<Clustered>(p);
     const uint segment = segment_columns(p.in);
-    uint border = segment;
+    uint border = begin + segment;
     _Pragma("clang loop unroll(disable)")
-    for (uint column = 0; column < p.in; column += S::columns) {
+    for (uint column = begin; column < end; column += S::columns) {
         bool freed = false; // the stage before
         if (Segments && column == border) {
-            metal::shim::end_products<N>(c.of);
+            metal::shim::end_products<N>(sums.c.of);
             if (first) {
                 metal::shim::barrier_arrive(before);
             }
             freed = true;
-            add_sums<N>(all, c);
+            end_segment<N, Clustered>(sums);
             border += segment;
         }
         metal::shim::barrier_wait(raw_of(ring), ring.phase);
@@ -208,8 +253,8 @@ static inline void multiply_stages(thread halves_sums<N> &c, thread stage_ring &
             metal::shim::barrier_wait(ready_of(ring), ring.phase);
         }
         threadgroup const uchar *chunk = tg + ring.at * S::bytes + (M == 128 ? 0 : simd / 4 * S::chunk);
-        multiply_chunk<Terms, N>(c, chunk + (M == 128 ? simd / 4 * 64 * PIANOLA_CHUNK_BYTES : 0), chunk + S::weights);
-        if (column > 0 && !freed) {
+        multiply_chunk<Terms, N>(sums.c, chunk + (M == 128 ? simd / 4 * 64 * PIANOLA_CHUNK_BYTES : 0), chunk + S::weights);
+        if (column > begin && !freed) {
             metal::shim::wait_products<1>();
             if (first) {
                 metal::shim::barrier_arrive(before);
@@ -218,30 +263,104 @@ static inline void multiply_stages(thread halves_sums<N> &c, thread stage_ring &
         before = free_of(ring);
         next_stage(ring);
     }
-    metal::shim::end_products<N>(c.of);
-    if (Segments) {
-        add_sums<N>(all, c);
-        c = all;
+    metal::shim::end_products<N>(sums.c.of);
+}
+
+// put_segment writes the sums of a segment to threadgroup memory.
+template <uint N>
+static inline void put_segment(threadgroup float4 *to, thread const halves_sums<N> &c) {
+    PIANOLA_UNROLL
+    for (uint n = 0; n < N; n++) {
+        to[32 * PIANOLA_SIMDS * n] = float4(c.of[4 * n], c.of[4 * n + 1], c.of[4 * n + 2], c.of[4 * n + 3]);
     }
+}
+
+// add_cluster adds the sums of all segments, which the threadgroups of a cluster hold, and writes the results.
+// Each threadgroup takes some of the blocks of 8 rows of x.
+template <uint T, uint Terms, uint N>
+static inline void add_cluster(thread const segment_sums<N, true> &sums, thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
+    typedef segment_sums<N, true> S;
+    const uint held = PIANOLA_SIMDS / p.cluster; // segments of a threadgroup
+    sums_barrier(); // the stages are no longer used, and the units are there
+    threadgroup float4 *own = (threadgroup float4 *)tg + simd * 32 + lane;
+    PIANOLA_UNROLL
+    for (uint i = 0; i < S::before; i++) {
+        if (i + held > S::before) {
+            put_segment<N>(own + (i + held - S::before - 1) * (32 * PIANOLA_SIMDS * N), sums.of[i]);
+        }
+    }
+    put_segment<N>(own + (held - 1) * (32 * PIANOLA_SIMDS * N), sums.c);
+    metal::shim::cluster_wait();
+    const uint blocks = N / p.cluster;
+    const uint o = result_row(p.low + simd / 4 * 64, lane, simd);
+    const float2 bias = bias_at(p, o);
+    _Pragma("clang loop unroll(disable)")
+    for (uint n = p.rank * blocks; n < (p.rank + 1) * blocks; n++) {
+        const uint at = metal::shim::shared_address(own + 32 * PIANOLA_SIMDS * n);
+        float4 sum = float4(0.0f);
+        PIANOLA_UNROLL
+        for (uint first = 0; first < PIANOLA_SIMDS; first += 4) { // few loads at once need few registers
+            float4 v[4];
+            PIANOLA_UNROLL
+            for (uint i = 0; i < 4; i++) {
+                v[i] = metal::shim::cluster_load(at + (first + i) % held * (512 * PIANOLA_SIMDS * N), (first + i) / held);
+            }
+            PIANOLA_UNROLL
+            for (uint i = 0; i < 4; i++) {
+                sum += v[i];
+            }
+        }
+        put_block(sum, n, p, units_at<T, Terms, 128, N>(tg), o, bias, lane);
+    }
+    metal::shim::cluster_wait(); // others read this threadgroup's memory
+}
+
+// begin_work fills the stages of the threadgroup's columns, if that is the thread's work, and returns false.
+// Otherwise the thread multiplies them.
+template <uint T, uint Terms, uint M, uint N, bool Clustered>
+static inline bool begin_work(thread stage_ring &ring, thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
+    typedef stage<T, Terms, M, N> S;
+    ring = {metal::shim::shared_address(tg) + S::count * S::bytes, S::count, 0, 0};
+    begin_ring(ring, simd * 32 + lane);
+    if (simd >= PIANOLA_SIMDS) {
+        metal::shim::fewer_registers<T == PIANOLA_WTYPE_F16 ? 40 : 104>();
+        fill_stages<T, Terms, M, N, Clustered>(ring, p, tg, lane, simd - PIANOLA_SIMDS);
+        return false;
+    }
+    metal::shim::more_registers<T == PIANOLA_WTYPE_F16 ? 232 : 200>();
+    copy_units<T, Terms, M, N>(p, tg, simd * 32 + lane);
+    return true;
 }
 
 template <uint T, uint Terms, uint M, uint N, bool Segments>
 static inline void gemm_chunks(thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
-    typedef stage<T, Terms, M, N> S;
     tg = metal::shim::aligned_matrix(tg);
-    stage_ring ring = {metal::shim::shared_address(tg) + S::count * S::bytes, S::count, 0, 0};
-    begin_ring(ring, simd * 32 + lane);
-    if (simd >= PIANOLA_SIMDS) {
-        metal::shim::fewer_registers<T == PIANOLA_WTYPE_F16 ? 40 : 104>();
-        fill_stages<T, Terms, M, N>(ring, p, tg, lane, simd - PIANOLA_SIMDS);
+    stage_ring ring;
+    if (!begin_work<T, Terms, M, N, false>(ring, p, tg, lane, simd)) {
         return;
     }
-    metal::shim::more_registers<T == PIANOLA_WTYPE_F16 ? 232 : 200>();
-    copy_units<T, Terms, M, N>(p, tg, simd * 32 + lane);
-    halves_sums<N> c;
-    clear_sums<N>(c);
-    multiply_stages<T, Terms, M, N, Segments>(c, ring, p, tg, lane, simd);
-    finish_sums<T, Terms, M, N>(c, p, tg, lane, simd);
+    segment_sums<N, false> sums;
+    clear_segments<N, false>(sums);
+    multiply_stages<T, Terms, M, N, Segments, false>(sums, ring, p, tg, lane, simd);
+    if (Segments) {
+        add_sums<N>(sums.of[0], sums.c);
+        sums.c = sums.of[0];
+    }
+    finish_sums<T, Terms, M, N>(sums.c, p, tg, lane, simd);
+}
+
+// gemm_cluster is gemm_chunks with segments for a threadgroup of a cluster.
+template <uint T, uint Terms, uint N>
+static inline void gemm_cluster(thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
+    tg = metal::shim::aligned_matrix(tg);
+    stage_ring ring;
+    if (!begin_work<T, Terms, 128, N, true>(ring, p, tg, lane, simd)) {
+        return;
+    }
+    segment_sums<N, true> sums;
+    clear_segments<N, true>(sums);
+    multiply_stages<T, Terms, 128, N, true, true>(sums, ring, p, tg, lane, simd);
+    add_cluster<T, Terms, N>(sums, p, tg, lane, simd);
 }
 
 #endif

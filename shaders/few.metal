@@ -441,7 +441,7 @@ kernel void gemm_few(
 #if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90 // like gemm_halves, in whose tables this kernel is
     const uint out = (WIDE != 0 ? 2 : 1) * PIANOLA_FEW_OUT;
     const uint low = group.x * out;
-    const halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, low, min(low + out, p.out), 0, 0, BIAS != 0, nullptr, 0};
+    const halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, low, min(low + out, p.out), 0, 0, BIAS != 0, nullptr, 0, 0, 0, 0, 0};
 #ifdef PIANOLA_WARPGROUPS
 #define PIANOLA_FEW_FLOATS(type) \
     case PIANOLA_WTYPE_##type: request_few<PIANOLA_WTYPE_##type, 1>(a, p.ahead, lane, simd); break;

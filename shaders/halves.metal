@@ -78,7 +78,8 @@ kernel void add_rmsnorm_halves(
 
 // gemm_halves_of selects the shape of the threadgroup's work: row_group rows of x, fewer if there
 // are not so many, and 64 rows of W if that takes at most spread threadgroups, otherwise 128. If Segments,
-// it is at most 128 rows of x and always 128 of W.
+// it is at most 128 rows of x and always 128 of W, and the threadgroups of a cluster divide the segments. Without
+// warpgroups, the first of them multiplies all.
 template <uint T, uint Terms, bool Segments>
 static inline void gemm_halves_of(thread halves_product &p, threadgroup uchar *tg, uint rows, uint row_group, uint spread, uint at, uint lane, uint simd) {
     if (rows <= 128) {
@@ -86,6 +87,19 @@ static inline void gemm_halves_of(thread halves_product &p, threadgroup uchar *t
     }
     const uint across = (rows + row_group - 1) / row_group;
     const uint group = Terms == 1 && row_group <= 128 && (p.out + 63) / 64 * across <= spread ? 64 : 128;
+    if (Segments && p.cluster != 0) {
+        p.rank = at % p.cluster;
+        at /= p.cluster;
+#ifdef PIANOLA_WARPGROUPS
+        const uint share = PIANOLA_SIMDS / p.cluster * segment_columns(p.in);
+        p.begin = min(p.rank * share, p.in);
+        p.end = min(p.begin + share, p.in);
+#else
+        if (p.rank != 0) {
+            return;
+        }
+#endif
+    }
     // Threadgroups that run at the same time share rows of W: all rows of x
     // with some rows of W come first, then all rows of x with the next.
     p.low = at / across * group;
@@ -95,6 +109,17 @@ static inline void gemm_halves_of(thread halves_product &p, threadgroup uchar *t
     if (p.low >= p.out) {
         return;
     }
+#ifdef PIANOLA_WARPGROUPS
+    if (Segments && p.cluster != 0) {
+        // Products of up to 64 rows with quantised weights are those of gemm_few.
+        if (T <= PIANOLA_WTYPE_BF16 && row_group <= 64) {
+            gemm_cluster<T, Terms, 8>(p, tg, lane, simd);
+        } else {
+            gemm_cluster<T, Terms, 16>(p, tg, lane, simd);
+        }
+        return;
+    }
+#endif
     if (Terms == 1 && row_group > 128 && !Segments) {
         gemm_chunks<T, 1, 128, 32, false>(p, tg, lane, simd);
     } else if (row_group > 64) {
@@ -143,7 +168,7 @@ kernel void gemm_halves(
         uint lane                              [[thread_index_in_simdgroup]],
         uint simd                              [[simdgroup_index_in_threadgroup]]) {
 #if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90 // other processors have too little threadgroup memory
-    halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, 0, 0, 0, 0, BIAS != 0, maps, p.ahead};
+    halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, 0, 0, 0, 0, BIAS != 0, maps, p.ahead, p.cluster, 0, 0, 0};
 #endif
 #ifdef PIANOLA_WARPGROUPS
 #define PIANOLA_CASE(type) \

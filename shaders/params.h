@@ -460,7 +460,7 @@ typedef struct pianola_halves_params {
 } pianola_halves_params;
 PIANOLA_ASSERT_SIZE(pianola_halves_params, 12);
 
-// gemm with an input that the kernel halves has written and with weights that it converts to float16. With 384 threads, the weights are float16, bfloat16 or tiled16; with fewer, they are rows of any type but float32. The bits of a row then depend neither on the other rows nor on the shape of a threadgroup's work. With segments, they are those of gemm_few.
+// gemm with an input that the kernel halves has written and with weights that it converts to float16. With 384 threads, the weights are float16, bfloat16 or tiled16; with fewer, they are rows of any type but float32. The bits of a row then depend neither on the other rows nor on the shape of a threadgroup's work. With segments, they are those of gemm_few, and the threadgroups of a cluster can each add some of the segments.
 typedef struct pianola_gemm_halves_params {
     uint32_t in; // columns of W, a multiple of 8
     uint32_t out; // rows of W
@@ -469,8 +469,9 @@ typedef struct pianola_gemm_halves_params {
     uint32_t row_group; // rows of x that a threadgroup computes: 64, 128 or 256 with 384 threads, else 8, 16, 32 or 64, and at most group
     uint32_t spread; // a threadgroup computes only 64 rows of W where no more threadgroups than these are needed
     uint32_t ahead; // columns of W, a multiple of 256, that a SIMD group of gemm_few and a threadgroup of gemm_halves request before the input is ready, and that gemm_halves requests ahead later; 0: none
+    uint32_t cluster; // 2 or 4 if that many threadgroups, a cluster, divide the segments of the columns, else 0; 2 only if row_group is 64, and with quantised weights only 4 and row_group 128
 } pianola_gemm_halves_params;
-PIANOLA_ASSERT_SIZE(pianola_gemm_halves_params, 28);
+PIANOLA_ASSERT_SIZE(pianola_gemm_halves_params, 32);
 
 // keys[i] = sampler.OrderKey of logit i after the sampler's bias and penalties. The penalties apply to the last tokens of the ring up to index token, including the prompt's. largest[p] = the largest key of part p. The logits do not change.
 typedef struct pianola_sample_adjust_params {

@@ -90,9 +90,18 @@ func halvesRows(t *testing.T, e *emu.Program, m *matrix, layout dtype.Layout, ro
 	}
 	of := func(x []float32, rowGroup int) command {
 		n := len(x) / m.in
+		cluster := 0
+		if act == decl.ActF16 {
+			switch cluster = pick(r, 0, 2, 4); {
+			case m.t.Quantized() && cluster != 0:
+				cluster, rowGroup = 4, 128
+			case cluster == 2:
+				rowGroup = 64
+			}
+		}
 		c := command{
 			kernel: kernels.GEMMHalves, threads: 384, specs: []uint32{uint32(m.t), 0, act, uint32(layout), one(act == decl.ActF16)},
-			params: kernels.GEMMHalvesParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out), Group: 128, RowGroup: uint32(rowGroup)},
+			params: kernels.GEMMHalvesParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out), Group: 128, RowGroup: uint32(rowGroup), Cluster: uint32(cluster)},
 			second: pianolaSecond{rows: uint32(n)}, absent: []string{"b"},
 			input: map[string][]byte{"x": halvesOf(x, m.in, act), "w": m.bytes(layout)},
 		}

@@ -27,19 +27,27 @@ type gpuProduct struct {
 	form    productForm
 }
 
-// productForm is the kernel of a gpuProduct: gemm_halves in the order of gemm_few, or one of the two forms of
-// gemm_few.
+// productForm is the kernel of a gpuProduct: gemm_halves in the order of gemm_few, by itself or in clusters, or
+// one of the two forms of gemm_few.
 type productForm int
 
 const (
 	gemmHalves productForm = iota
 	gemmFew
 	gemmFewWide
+	gemmHalves2
+	gemmHalves4
 )
 
 func (f productForm) String() string {
-	return []string{"gemm_halves", "gemm_few", "gemm_few (wide)"}[f]
+	return []string{"gemm_halves", "gemm_few", "gemm_few (wide)", "gemm_halves in clusters of 2", "gemm_halves in clusters of 4"}[f]
 }
+
+// cluster returns the number of threadgroups of a cluster, or 0.
+func (f productForm) cluster() uint32 { return [...]uint32{gemmHalves2: 2, gemmHalves4: 4}[f] }
+
+// few reports whether the kernel is gemm_few.
+func (f productForm) few() bool { return f == gemmFew || f == gemmFewWide }
 
 // onGPU loads a table of one command on a GPU and opens a session. cache is a directory for assembled kernels.
 func onGPU(t *testing.T, tab *table.Table, cache string) (*cuda.Device, replay.SessionID) {
@@ -79,10 +87,10 @@ func newGPUProduct(t *testing.T, m *matrix, rows, rowGroup int, form productForm
 	}
 	c := command{
 		kernel: declared.GEMMHalves, threads: 384, specs: []uint32{uint32(m.t), 0, decl.ActF16, uint32(layout), 1}, absent: []string{"b"},
-		params: declared.GEMMHalvesParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out), Group: 128, RowGroup: uint32(rowGroup)},
+		params: declared.GEMMHalvesParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out), Group: 128, RowGroup: uint32(rowGroup), Cluster: form.cluster()},
 		second: pianolaSecond{rows: uint32(rows)},
 	}
-	if form != gemmHalves {
+	if form.few() {
 		c.kernel, c.threads, c.specs = declared.GEMMFew, 256, append(c.specs[:4], one(form == gemmFewWide))
 		c.params = declared.GEMMFewParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out)}
 	}
@@ -99,7 +107,7 @@ func newGPUProduct(t *testing.T, m *matrix, rows, rowGroup int, form productForm
 func (g *gpuProduct) product(t *testing.T, halves []byte) []byte {
 	t.Helper()
 	halves = halves[:g.rows*halvesSize(g.in, decl.ActF16)]
-	if g.form != gemmHalves {
+	if g.form.few() {
 		halves = fewOf(halves, g.in)
 	}
 	y := make([]byte, 4*g.rows*g.out)
@@ -252,7 +260,11 @@ func checkGPUOrder(t *testing.T, m *matrix, seed uint64) {
 	t.Logf("%s: %d of %d elements are not those of the model: %s", want.name, n, 2*m.out, first)
 	compare := func(rows int, form productForm) {
 		t.Helper()
-		got := run(rows, 128, form, rows == 32)
+		rowGroup := 128
+		if form == gemmHalves2 {
+			rowGroup = 64
+		}
+		got := run(rows, rowGroup, form, rows == 32)
 		if n, first := differences(got.y, want.y); n > 0 {
 			t.Errorf("%s and %s: %d elements differ: %s", got.name, want.name, n, first)
 		}
@@ -265,6 +277,11 @@ func checkGPUOrder(t *testing.T, m *matrix, seed uint64) {
 		}
 	}
 	compare(200, gemmHalves)
+	for _, rows := range []int{200, 128, 65, 64, 33, 1} {
+		if compare(rows, gemmHalves4); !m.t.Quantized() {
+			compare(rows, gemmHalves2)
+		}
+	}
 	for _, rows := range []int{64, 41, 32, 17, 9, 8, 1} {
 		if compare(rows, gemmFew); m.t.Quantized() {
 			compare(rows, gemmFewWide)
@@ -285,9 +302,9 @@ func TestGPUOrder(t *testing.T) {
 	for i, typ := range halfTypes() {
 		t.Run(typ.String(), func(t *testing.T) {
 			t.Parallel()
-			for k, in := range []int{1024, 2304} {
+			for k, in := range []int{1024, 2304, 768} {
 				r := rand.New(rand.NewPCG(uint64(i), uint64(k)))
-				checkGPUOrder(t, newMatrix(r, typ, 336, in), uint64(2*i+k))
+				checkGPUOrder(t, newMatrix(r, typ, 336, in), uint64(3*i+k))
 			}
 		})
 	}

@@ -206,8 +206,8 @@ var addRMSNormHalves = Kernel{
 // of W.
 var gemmHalves = Kernel{
 	Name: "gemm_halves",
-	Doc:  "gemm with an input that the kernel halves has written and with weights that it converts to float16. With 384 threads, the weights are float16, bfloat16 or tiled16; with fewer, they are rows of any type but float32. The bits of a row then depend neither on the other rows nor on the shape of a threadgroup's work. With segments, they are those of gemm_few.",
-	Grid: [3]string{"ceildiv(out,group)", "ceildiv(rows,row_group)", "1"},
+	Doc:  "gemm with an input that the kernel halves has written and with weights that it converts to float16. With 384 threads, the weights are float16, bfloat16 or tiled16; with fewer, they are rows of any type but float32. The bits of a row then depend neither on the other rows nor on the shape of a threadgroup's work. With segments, they are those of gemm_few, and the threadgroups of a cluster can each add some of the segments.",
+	Grid: [3]string{"ceildiv(out,group)*(cluster == 0 ? 1 : cluster)", "ceildiv(rows,row_group)", "1"},
 	Require: []string{
 		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "group >= 1", "group <= 128", "act == f16 || act == f16x2",
 		"threads == 384 || threads == 2*group && group % 32 == 0",
@@ -217,7 +217,7 @@ var gemmHalves = Kernel{
 		"weights == tiled16 || wtype == F16 || wtype == BF16 || threads != 384 && wtype != F32",
 		"weights == rows || act == f16 && group % 16 == 0 && threads == 384",
 		"!segments || threads == 384 && act == f16 && group == 128 && row_group <= 128 && spread == 0",
-		"ahead % 256 == 0",
+		"ahead % 256 == 0", "cluster == 0 || segments && ahead == 0 && (cluster == 2 && row_group == 64 || cluster == 4)", "cluster == 0 || row_group == 128 || weights == rows",
 	},
 	Bindings: []Binding{
 		{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: "rows*" + halvesRow, Doc: halvesDoc},
@@ -237,10 +237,12 @@ var gemmHalves = Kernel{
 		{"row_group", U32, "rows of x that a threadgroup computes: 64, 128 or 256 with 384 threads, else 8, 16, 32 or 64, and at most group"},
 		{"spread", U32, "a threadgroup computes only 64 rows of W where no more threadgroups than these are needed"},
 		fieldRequested,
+		{"cluster", U32, "2 or 4 if that many threadgroups, a cluster, divide the segments of the columns, else 0; 2 only if row_group is 64, and with quantised weights only 4 and row_group 128"},
 	},
 	Second:   []Second{secondRows},
 	Specs:    slices.Concat(halvesSpecs, []Constant{constSegments}),
-	Optional: []string{"segments", "ahead"},
+	Optional: []string{"segments", "ahead", "cluster"},
+	Cluster:  "cluster",
 	Worker:   "(rows+2)*(4*in + 64)", // the input as float32, and a row of W as blocks and as float32
 	TGMem:    "199680",
 	Chunk:    true,

@@ -980,6 +980,7 @@ type GEMMHalvesParams struct {
 	RowGroup uint32 // rows of x that a threadgroup computes: 64, 128 or 256 with 384 threads, else 8, 16, 32 or 64, and at most group
 	Spread   uint32 // a threadgroup computes only 64 rows of W where no more threadgroups than these are needed
 	Ahead    uint32 // columns of W, a multiple of 256, that a SIMD group of gemm_few and a threadgroup of gemm_halves request before the input is ready, and that gemm_halves requests ahead later; 0: none
+	Cluster  uint32 // 2 or 4 if that many threadgroups, a cluster, divide the segments of the columns, else 0; 2 only if row_group is 64, and with quantised weights only 4 and row_group 128
 }
 
 // GEMMHalvesParamsOf decodes the parameters of c, a command of kernel gemm_halves.
@@ -992,6 +993,7 @@ func GEMMHalvesParamsOf(c *table.Cmd) GEMMHalvesParams {
 		RowGroup: u32(c, 16),
 		Spread:   u32(c, 20),
 		Ahead:    u32(c, 24),
+		Cluster:  u32(c, 28),
 	}
 }
 
@@ -1004,7 +1006,8 @@ func (p GEMMHalvesParams) Put(c *table.Cmd) {
 	putU32(c, 16, p.RowGroup)
 	putU32(c, 20, p.Spread)
 	putU32(c, 24, p.Ahead)
-	c.ParamSize = 28
+	putU32(c, 28, p.Cluster)
+	c.ParamSize = 32
 }
 
 // Bindings of sample_adjust.

@@ -13,7 +13,7 @@ import (
 var (
 	ptxEntry  = regexp.MustCompile(`^\.visible \.entry (\w+)\(`)
 	ptxMemory = []string{"ld", "ldu", "st", "atom", "red"}
-	ptxSpaces = []string{"global", "shared", "param", "const"}
+	ptxSpaces = []string{"global", "shared", "shared::cluster", "param", "const"}
 )
 
 // finishPTX adds the thread limit of each entry, and the number of threadgroups of resident threads

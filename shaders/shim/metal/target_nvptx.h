@@ -130,6 +130,14 @@ PIANOLA_INLINE void copy_bytes(uint to, device const uchar *from, uint bytes, ui
 PIANOLA_INLINE void prefetch_bytes(device const uchar *from, uint bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
+// cluster_wait is a barrier of the threads of a cluster that have not ended. cluster_load loads from an address
+// in the shared memory of the threadgroup with the given rank in the cluster.
+PIANOLA_INLINE void cluster_wait() { asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory"); }
+PIANOLA_INLINE float4 cluster_load(uint at, uint rank) {
+    float x, y, z, w;
+    asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %4, %5; ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [a]; }" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(at), "r"(rank) : "memory");
+    return float4{x, y, z, w};
+}
 // publish makes the thread's writes to shared memory visible to warpgroup products after the
 // next barrier.
 PIANOLA_INLINE void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
