@@ -139,7 +139,7 @@ exhaustive:
 
 # What is skipped has one goroutine, and runs for minutes under the race detector.
 # LOOPS are the tests of replay/cpu that call its loops from one goroutine.
-LOOPS = TestTiled|TestProducts|TestFMA|TestDot|TestQ8Agrees|TestFloat|TestHalvesAgree|TestExp|TestQuantize|TestSumHalves|TestAddScaled|TestFP8
+LOOPS = TestTiled|TestProducts|TestFMA|TestDot|TestQ8Agrees|TestFloat|TestHalvesAgree|TestExp|TestQuantize|TestSumHalves|TestAddScaled|TestFP8|TestAttn
 race:
 	CGO_ENABLED=1 go test -vet=off -race -timeout 20m -skip 'TestSampledChains|TestCUDA/.*/KVKinds|TestCUDAAgrees|$(LOOPS)' \
 		./replay/... ./internal/batch ./internal/hub ./internal/serve/... ./internal/device ./internal/cuda/fake ./internal/tokenizer ./weights
