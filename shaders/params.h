@@ -653,13 +653,13 @@ typedef struct pianola_expert_halves_params {
 } pianola_expert_halves_params;
 PIANOLA_ASSERT_SIZE(pianola_expert_halves_params, 16);
 
-// expert_gemv for a chunk with float16 activations, in the order of a list of expert_rows: y[r, i] = W[e] · input (+ b[e]) for each product of each expert e, where input is row (used*r + i)/share of x. The weights become float16. A threadgroup computes group rows of W and up to row_group products of one expert.
+// expert_gemv for a chunk with float16 activations, in the order of a list of expert_rows: y[r, i] = W[e] · input (+ b[e]) for each product of each expert e, where input is row (used*r + i)/share of x. The weights become float16: with 384 threads, they are float16, bfloat16 or tiled16; with fewer, they are rows of any type but float32. A threadgroup computes group rows of W and up to row_group products of one expert.
 typedef struct pianola_expert_gemm_params {
     uint32_t in; // columns of W, a multiple of 8
     uint32_t out; // rows of W
     uint32_t y_stride; // elements from one row of y to the next
-    uint32_t group; // rows of W that a threadgroup computes, 32, 64 or 128
-    uint32_t row_group; // products that a threadgroup computes, 8, 16, 32 or 64, and at most group
+    uint32_t group; // rows of W that a threadgroup computes: 128 with 384 threads, else 32, 64 or 128
+    uint32_t row_group; // products that a threadgroup computes: 64 with 384 threads, else 8, 16, 32 or 64, and at most group
     uint32_t experts; // experts of the layer
     uint32_t used; // experts that a row has chosen
     uint32_t share; // number of products that share a row of x: used, or 1
@@ -884,6 +884,7 @@ PIANOLA_ASSERT_SIZE(pianola_rope_attn_tile_params, 64);
 #define PIANOLA_TGMEM_GEMM_HALVES() (199680)
 #define PIANOLA_TGMEM_SAMPLE_FILTER() (25600)
 #define PIANOLA_TGMEM_GEMM_FEW(weights, wide) ((weights) == PIANOLA_WEIGHTS_TILED16 && !(wide) ? 114688 : 205312)
+#define PIANOLA_TGMEM_EXPERT_GEMM() (114688)
 
 // Kinds of patches.
 #define PIANOLA_PATCH_NONE 0

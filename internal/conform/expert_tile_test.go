@@ -22,6 +22,8 @@ type expertTiles struct {
 	share           int
 	group, rowGroup int
 	bias            bool
+	nvidia          bool // the body for NVIDIA GPUs, otherwise that for Apple GPUs
+	one             bool // all products are those of the second expert
 }
 
 // TestExpertTiles compares the kernels that group the rows of a chunk by expert with the CPU device, their
@@ -48,11 +50,51 @@ func TestExpertTiles(t *testing.T) {
 	}
 }
 
+// TestExpertChunks does the same for the body of expert_gemm for NVIDIA GPUs.
+func TestExpertChunks(t *testing.T) {
+	for i, typ := range halfTypes() {
+		if !compiled(typ) {
+			continue
+		}
+		t.Run(typ.String(), func(t *testing.T) {
+			e := typed(t, typ, false)
+			for seed := range exhaustive.Pick(uint64(8), 3) {
+				r := rand.New(rand.NewPCG(seed, 70+uint64(i)))
+				p := expertTiles{
+					t: typ, act: decl.ActF16, rows: pick(r, 1, 3, 40, 100), in: 8 * pick(r, 1, 5, 9, 25, 40, 70), out: 1 + r.IntN(150),
+					experts: pick(r, 2, 5, 33, 130, 200), group: 128, rowGroup: 64, bias: r.IntN(2) == 1, nvidia: true, one: seed%3 == 1,
+				}
+				if elems, _ := typ.Block(); elems > 1 {
+					p.in = elems * pick(r, 1, 2, 3)
+					if elems <= 64 {
+						p.in = elems * pick(r, 1, 2, 3, 5, 7, 8, 9, 17)
+					}
+					p.out = 16 * pick(r, 1, 5, 8, 9)
+				}
+				if p.experts > 33 {
+					p.out = min(p.out, 16)
+				}
+				p.used = 1 + r.IntN(min(p.experts, 4))
+				p.share = pick(r, 1, p.used)
+				p.check(t, e, r, seed)
+			}
+		})
+	}
+}
+
+// layout returns the layout of the weights.
+func (p *expertTiles) layout() dtype.Layout {
+	if p.nvidia && p.t.Quantized() {
+		return dtype.Tiled16
+	}
+	return dtype.Rows
+}
+
 // list sorts the products of ids with expert_rows, on the emulator and on the CPU device.
 func (p *expertTiles) list(t *testing.T, e *emu.Program, r *rand.Rand, seed uint64, ids []uint32) []byte {
 	t.Helper()
 	c := command{
-		kernel: kernels.ExpertRows, apple: true, params: kernels.ExpertRowsParams{Experts: uint32(p.experts), Used: uint32(p.used)},
+		kernel: kernels.ExpertRows, params: kernels.ExpertRowsParams{Experts: uint32(p.experts), Used: uint32(p.used)},
 		second: pianolaSecond{rows: uint32(len(ids) / p.used)}, input: map[string][]byte{"ids": u32(ids...)},
 	}
 	cpu, got := both(t, e, c, r, seed, pick(r, 32, 64))
@@ -77,12 +119,15 @@ func (p *expertTiles) list(t *testing.T, e *emu.Program, r *rand.Rand, seed uint
 // command returns the products of some rows.
 func (p *expertTiles) command(m *matrix, x, list []byte, b []float32, rows int) command {
 	c := command{
-		kernel: kernels.ExpertGEMM, apple: true, threads: uint32(2 * p.group), specs: []uint32{uint32(p.t), one(p.bias), p.act, uint32(dtype.Rows)},
+		kernel: kernels.ExpertGEMM, apple: !p.nvidia, threads: uint32(2 * p.group), specs: []uint32{uint32(p.t), one(p.bias), p.act, uint32(p.layout())},
 		params: kernels.ExpertGEMMParams{
 			In: uint32(p.in), Out: uint32(p.out), YStride: uint32(p.out), Group: uint32(p.group), RowGroup: uint32(p.rowGroup),
 			Experts: uint32(p.experts), Used: uint32(p.used), Share: uint32(p.share),
 		},
-		second: pianolaSecond{rows: uint32(rows)}, input: map[string][]byte{"x": x, "w": m.rows, "list": list},
+		second: pianolaSecond{rows: uint32(rows)}, input: map[string][]byte{"x": x, "w": m.bytes(p.layout()), "list": list},
+	}
+	if p.nvidia {
+		c.threads = 384
 	}
 	if p.bias {
 		c.input["b"] = f32(b)
@@ -96,10 +141,7 @@ func (p *expertTiles) command(m *matrix, x, list []byte, b []float32, rows int) 
 func (p *expertTiles) check(t *testing.T, e *emu.Program, r *rand.Rand, seed uint64) {
 	t.Helper()
 	m := newMatrix(r, p.t, p.experts*p.out, p.in)
-	ids := make([]uint32, p.rows*p.used)
-	for i := range ids {
-		ids[i] = uint32(r.IntN(p.experts + 1)) // the last one is clamped
-	}
+	ids := p.ids(r)
 	each := p.used / p.share // inputs of a row
 	x, b := p.inputs(t, e, r, seed, each), normal(r, p.experts*p.out, 1)
 	c := p.command(m, x, p.list(t, e, r, seed, ids), b, p.rows)
@@ -120,13 +162,15 @@ func (p *expertTiles) check(t *testing.T, e *emu.Program, r *rand.Rand, seed uin
 		}
 	}
 	for _, o := range []*outcome{cpu, got} {
-		if err := near(floats(o.bindings[kernels.ExpertGEMMBindY]), want, len(want), halfLimit(p.t)); err != nil {
+		if err := near(floats(o.bindings[kernels.ExpertGEMMBindY]), want, len(want), p.limit()); err != nil {
 			t.Fatalf("seed %d, %+v: %v", seed, *p, err)
 		}
 	}
 	// One row alone, in another shape.
 	row, alone := r.IntN(p.rows), *p
-	alone.group, alone.rowGroup = pick(r, 32, 64, 128), 8
+	if !p.nvidia {
+		alone.group, alone.rowGroup = pick(r, 32, 64, 128), 8
+	}
 	c = alone.command(m, x[row*each*size:][:each*size], p.list(t, e, r, seed, ids[row*p.used:][:p.used]), b, 1)
 	_, one := both(t, e, c, r, seed, int(c.threads))
 	if n := 4 * p.used * p.out; string(one.bindings[kernels.ExpertGEMMBindY]) != string(got.bindings[kernels.ExpertGEMMBindY][row*n:][:n]) {
@@ -145,7 +189,7 @@ func (p *expertTiles) inputs(t *testing.T, e *emu.Program, r *rand.Rand, seed ui
 	stride := (p.in+3)/4*4 + pick(r, 0, 8)
 	n := (p.rows*each-1)*stride + p.in
 	c := command{
-		kernel: kernels.ExpertHalves, apple: true, specs: []uint32{silu, activation, p.act}, second: pianolaSecond{rows: uint32(p.rows)},
+		kernel: kernels.ExpertHalves, specs: []uint32{silu, activation, p.act}, second: pianolaSecond{rows: uint32(p.rows)},
 		params: kernels.ExpertHalvesParams{In: uint32(p.in), XStride: uint32(stride), Used: uint32(each), Limit: 1.5},
 		input:  map[string][]byte{"x": f32(normal(r, n, 1)), "x2": f32(normal(r, n, 1))},
 	}

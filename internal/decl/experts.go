@@ -166,15 +166,17 @@ var expertHalves = Kernel{
 	TGMem:    reduceTGMem,
 }
 
-// expertGEMM declares the products of a chunk with the matrices of the chosen experts.
+// expertGEMM declares the products of a chunk with the matrices of the chosen experts. It has two bodies, as
+// gemm_halves.
 var expertGEMM = Kernel{
 	Name: "expert_gemm",
-	Doc:  "expert_gemv for a chunk with float16 activations, in the order of a list of expert_rows: y[r, i] = W[e] · input (+ b[e]) for each product of each expert e, where input is row (used*r + i)/share of x. The weights become float16. A threadgroup computes group rows of W and up to row_group products of one expert.",
+	Doc:  "expert_gemv for a chunk with float16 activations, in the order of a list of expert_rows: y[r, i] = W[e] · input (+ b[e]) for each product of each expert e, where input is row (used*r + i)/share of x. The weights become float16: with 384 threads, they are float16, bfloat16 or tiled16; with fewer, they are rows of any type but float32. A threadgroup computes group rows of W and up to row_group products of one expert.",
 	Grid: [3]string{"ceildiv(out,group)", "ceildiv(rows*used,row_group) + min(experts, rows*used)", "1"},
 	Require: []string{
-		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "act == f16 || act == f16x2", "weights == rows", "wtype != F32",
-		"group == 32 || group == 64 || group == 128", "threads == 2*group",
-		"row_group == 8 || row_group == 16 || row_group == 32 || row_group == 64", "row_group <= group",
+		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "act == f16 || act == f16x2 && threads != 384",
+		"group == 32 || group == 64 || group == 128", "threads == 2*group || threads == 384 && group == 128",
+		"row_group == 8 && threads != 384 || row_group == 16 && threads != 384 || row_group == 32 && threads != 384 || row_group == 64", "row_group <= group",
+		"weights == tiled16 || wtype == F16 || wtype == BF16 || threads != 384 && wtype != F32", "weights == rows || threads == 384 && out % 16 == 0",
 		"used >= 1", "used <= experts", "experts <= 1024", "share >= 1", "used % share == 0",
 	},
 	Bindings: []Binding{
@@ -188,8 +190,8 @@ var expertGEMM = Kernel{
 		{"in", U32, "columns of W, a multiple of 8"},
 		{"out", U32, "rows of W"},
 		{"y_stride", U32, "elements from one row of y to the next"},
-		{"group", U32, "rows of W that a threadgroup computes, 32, 64 or 128"},
-		{"row_group", U32, "products that a threadgroup computes, 8, 16, 32 or 64, and at most group"},
+		{"group", U32, "rows of W that a threadgroup computes: 128 with 384 threads, else 32, 64 or 128"},
+		{"row_group", U32, "products that a threadgroup computes: 64 with 384 threads, else 8, 16, 32 or 64, and at most group"},
 		{"experts", U32, "experts of the layer"},
 		{"used", U32, "experts that a row has chosen"},
 		{"share", U32, "number of products that share a row of x: used, or 1"},
@@ -197,6 +199,7 @@ var expertGEMM = Kernel{
 	Second: []Second{secondRows},
 	Specs:  []Constant{constWType, constBias, constAct, constMatrix},
 	Worker: "(rows*(used/share)+2)*(4*in + 64)", // the input as float32, and a row of W as blocks and as float32
-	TGMem:  tileTGMem,
+	TGMem:  "114688",                            // a multiprocessor of compute capability 9.0 has room for two threadgroups
 	Chunk:  true,
+	Apple:  &Body{If: "threads != 384", TGMem: tileTGMem},
 }

@@ -1800,8 +1800,8 @@ type ExpertGEMMParams struct {
 	In       uint32 // columns of W, a multiple of 8
 	Out      uint32 // rows of W
 	YStride  uint32 // elements from one row of y to the next
-	Group    uint32 // rows of W that a threadgroup computes, 32, 64 or 128
-	RowGroup uint32 // products that a threadgroup computes, 8, 16, 32 or 64, and at most group
+	Group    uint32 // rows of W that a threadgroup computes: 128 with 384 threads, else 32, 64 or 128
+	RowGroup uint32 // products that a threadgroup computes: 64 with 384 threads, else 8, 16, 32 or 64, and at most group
 	Experts  uint32 // experts of the layer
 	Used     uint32 // experts that a row has chosen
 	Share    uint32 // number of products that share a row of x: used, or 1

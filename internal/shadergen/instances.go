@@ -142,6 +142,10 @@ const singleRegisters = 144
 // for two of its threadgroups.
 const ownRegisters = 128
 
+// expertRegisters is that of the entries of expert_gemm for NVIDIA GPUs, of which a multiprocessor has room for
+// two threadgroups of 384 threads.
+const expertRegisters = 80
+
 // registersOf returns the largest number of registers of a thread of an entry, or 0 if the assembler may
 // choose it.
 func registersOf(entry string) int {
@@ -150,11 +154,13 @@ func registersOf(entry string) int {
 		return singleRegisters
 	case strings.HasPrefix(entry, "rope_attn_tile__head_dim"):
 		return ownRegisters
+	case strings.HasPrefix(entry, "expert_gemm__"):
+		return expertRegisters
 	}
 	return 0
 }
 
-// fewFloats and fewQuantised are the assignments of gemm_few.
+// fewFloats and fewQuantised are the assignments of gemm_few and expert_gemm.
 var (
 	fewFloats    = fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16).and("weights", uint32(dtype.Rows))
 	fewQuantised = fix("wtype", expanded...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16))
@@ -171,13 +177,15 @@ var instances = []compiled{
 	{kernel: "expert_gemv", fixed: append(slices.Clone(rows), tiled...)},
 	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16, decl.ActF16x2).and("weights", uint32(dtype.Rows)).and(segments, 0),
 		fewQuantised.and(segments, 0), append(slices.Clone(fewFloats), fewQuantised...).and(segments, 1))},
+	{kernel: "expert_gemm", fixed: append(slices.Clone(fewFloats), fewQuantised...)},
 	{kernel: "gemm_few", fixed: append(fewFloats.and(wide, 0), fewQuantised.and(wide, 0, 1)...)},
 	{kernel: "embed", fixed: embedded.pooled(embedded)},
 	{kernel: "attn", fixed: append(slices.Concat(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16),
 		fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)).and("sinks", 0), fix("kv", decl.KVF16, decl.KVQ8).and("sinks", 1)...).
 		pooled(fix("kv", decl.KVF16, decl.KVQ8))},
-	{kernel: "attn_tile", fixed: append(fix("kv", decl.KVF16, decl.KVQ8), append(fix("head_dim", 64, 80, 96, 128, 160, 192, 256).and("kv", decl.KVF16),
-		fix("head_dim", 64, 96, 128, 256).and("kv", decl.KVQ8)...)...).and("act", decl.ActF16, decl.ActF16x2).
+	// Exact tables use the entries for any size of heads, except for the most frequent sizes.
+	{kernel: "attn_tile", fixed: append(append(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 128, 256).and("kv", decl.KVF16, decl.KVQ8)...).and("act", decl.ActF16, decl.ActF16x2),
+		append(fix("head_dim", 80, 96, 160, 192).and("kv", decl.KVF16), fix("head_dim", 96).and("kv", decl.KVQ8)...).and("act", decl.ActF16)...).
 		pooled(append(fix("kv", decl.KVF16, decl.KVQ8).and("act", decl.ActF16, decl.ActF16x2), fix("head_dim", 64, 128).and("kv", decl.KVF16, decl.KVQ8).and("act", decl.ActF16)...))},
 	{kernel: "rope_attn_tile", fixed: fix("kv", decl.KVF16, decl.KVQ8).pooled(append(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 128).and("kv", decl.KVF16, decl.KVQ8)...))},
 	{kernel: "qk_rope_kv", fixed: append(alone, fix("head_dim", 64, 128)...).pooled(append(alone, fix("head_dim", 64, 128)...))},
@@ -199,6 +207,7 @@ var instances = []compiled{
 // appleInstances are the instances of the kernels whose constants have other values in Apple's
 // configuration.
 var appleInstances = []compiled{
+	{kernel: "expert_gemm", generic: true},
 	{kernel: "gemv", fixed: append(slices.Clone(rows), tiled...)},
 	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", append(floats[1:], quantised...)...), mlx, families(dtype.FP8)).and("weights", uint32(dtype.Rows)).and("act", decl.ActF16, decl.ActF16x2).and(segments, 0)},
 	{kernel: "attn_tile", fixed: slices.Concat(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16), fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)).and("act", decl.ActF32).pooled(fix("kv", decl.KVF16, decl.KVQ8).and("act", decl.ActF32))},

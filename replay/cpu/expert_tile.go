@@ -68,6 +68,7 @@ func (k *expertHalves) units(w *worker) int { return w.rows * k.used }
 type expertGEMM struct {
 	ops                  *ops
 	t                    dtype.Type
+	tiled                bool // the weights are in tiles
 	layout               halvesLayout
 	in, out, group       int
 	experts, used, share int
@@ -82,13 +83,14 @@ type expertGEMM struct {
 func newExpertGEMM(b *binder) (kernel, error) {
 	p := kernels.ExpertGEMMParamsOf(b.cmd)
 	t := dtype.Type(b.spec(kernels.ExpertGEMMSpecWType))
-	if t == dtype.F32 {
+	tiled := dtype.Layout(b.spec(kernels.ExpertGEMMSpecWeights)) == dtype.Tiled16
+	if t == dtype.F32 || tiled && !dtype.FormOf(t).HalfRange() {
 		return nil, &WeightTypeError{Kernel: declOf(b.env).Name, Type: t}
 	}
 	b.need(p.Used > 0 && p.Share > 0 && p.Experts > 0 && p.Group > 0, "there are no experts, or none is used")
 	size, _ := t.Bytes(uint64(p.In))
 	k := &expertGEMM{
-		ops: b.ops, t: t, layout: halvesLayout{int(p.In), halvesTerms(b.spec(kernels.ExpertGEMMSpecAct)), false},
+		ops: b.ops, t: t, tiled: tiled, layout: halvesLayout{int(p.In), halvesTerms(b.spec(kernels.ExpertGEMMSpecAct)), false},
 		in: int(p.In), out: int(p.Out), group: int(p.Group), experts: int(p.Experts), used: int(p.Used), share: int(p.Share),
 		yStride: int(p.YStride), rowBytes: int(size), halves: b.words(kernels.ExpertGEMMBindX), w: b.bytes(kernels.ExpertGEMMBindW),
 		list: b.u32(kernels.ExpertGEMMBindList), y: b.f32(kernels.ExpertGEMMBindY),
@@ -106,6 +108,7 @@ func (k *expertGEMM) run(w *worker, lo, hi int) {
 	for r := range inputs {
 		k.layout.row(k.halves, inputs, r).get(float32s(w.scratch[r*size:][:4*k.in]))
 	}
+	block := w.scratch[inputs*size:][:k.rowBytes]
 	row := float32s(w.scratch[(inputs+1)*size:][:4*k.in])
 	for e := range k.experts {
 		from, to := min(int(k.list[e]), products), min(int(k.list[e+1]), products)
@@ -114,7 +117,14 @@ func (k *expertGEMM) run(w *worker, lo, hi int) {
 		}
 		items := k.list[k.experts+1:][from:to]
 		for o := lo * k.group; o < min(hi*k.group, k.out); o++ {
-			if !roundedToHalf(k.t, row, k.w[(e*k.out+o)*k.rowBytes:][:k.rowBytes]) {
+			from := block
+			// Neither returns an error for whole blocks and a row of the matrices.
+			if !k.tiled {
+				from = k.w[(e*k.out+o)*k.rowBytes:][:k.rowBytes]
+			} else if dtype.UntileRow(k.t, block, k.w, e*k.out+o, k.in) != nil {
+				return
+			}
+			if !roundedToHalf(k.t, row, from) {
 				return
 			}
 			for _, item := range items {
