@@ -3,6 +3,7 @@ package compiler
 import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/table"
 )
 
 // expertRowsArgs holds the arguments of expert_rows: out[0] becomes the list of the products of a chunk
@@ -41,6 +42,15 @@ type expertHalvesArgs struct {
 
 func (expertHalvesArgs) kernel() decl.ID    { return kernels.ExpertHalves }
 func (a expertHalvesArgs) describe() string { return describeInput(a.input, a.activation) }
+
+// threads returns as many as read an input at once on a CUDA device, 16 elements each: inputs are short.
+func (a expertHalvesArgs) threads(l *lowering) int {
+	c := l.s.in.Chip
+	if !l.s.warpgroups() {
+		return c.NormThreads
+	}
+	return min(c.NormThreads, roundUp(ceil(a.cols, 16), c.SIMDWidth))
+}
 
 func (a expertHalvesArgs) lower(l *lowering) {
 	x := l.n.in[0]
@@ -86,9 +96,16 @@ func (a expertTileArgs) lower(l *lowering) {
 	}.Put(&l.cmd)
 }
 
-// shape returns the work of a threadgroup: products for twice as many rows as an expert has on average, so
-// that most experts have one tile, and as many rows of W as keep all cores busy.
+// expertTileRows is the largest number of products of an expert that a threadgroup of warpgroups computes. It
+// takes less time for fewer.
+const expertTileRows = 64
+
+// shape returns the work of a threadgroup. With SIMD-group matrices it is the products for twice as many rows
+// as an expert has on average, so that most experts have one tile, and as many rows of W as keep all cores busy.
 func (a expertTileArgs) shape(l *lowering) halvesShape {
+	if l.s.warpgroups() {
+		return halvesShape{threads: warpgroupThreads, group: halvesGroup, rows: expertTileRows}
+	}
 	c := l.s.in.Chip
 	products := l.p.rows * a.of.used
 	group, rows := c.GEMMHalves/2, tileLeast
@@ -103,9 +120,10 @@ func (a expertTileArgs) shape(l *lowering) halvesShape {
 
 // groupExperts replaces the products of experts in programs of a chunk by products of all rows of an
 // expert at once, with float16 activations. The products of a layer share one list of products by expert.
+// With warpgroups, the program for short prompts keeps its kernel: few of its rows have the same expert.
 func (s *state) groupExperts() error {
 	for _, p := range s.programs {
-		if !p.wide {
+		if !p.wide || p.name == table.ProgramPrefillFew && s.warpgroups() {
 			continue
 		}
 		var list *node   // sorts the products
@@ -181,7 +199,12 @@ func (s *state) expertInput(p *program, n *node, a expertProductArgs, act uint32
 	return &node{spot: at, args: expertHalvesArgs{used: a.of.used, cols: a.w.cols, act: act, input: a.input, activation: a.activation}, in: in, out: []operand{out.all()}}
 }
 
-// groupsExperts reports whether products of experts, or of heads, are grouped: with SIMD-group matrices.
+// groupsExperts reports whether products of experts, or of heads, are grouped: with SIMD-group matrices, and
+// with warpgroups unless the table is exact, for which there is no form with two float16 terms, or for batching,
+// whose programs of few rows use another kernel, with other bits.
 func (s *state) groupsExperts() bool {
-	return s.in.Chip.GEMMHalves > 0 && !s.warpgroups() && (s.cfg.Experts.Count > 0 || s.cfg.Latent.KVRank > 0)
+	if o := s.in.Options; s.in.Chip.GEMMHalves == 0 || s.warpgroups() && (o.Exact || o.Batching) {
+		return false
+	}
+	return s.cfg.Experts.Count > 0 || s.cfg.Latent.KVRank > 0
 }

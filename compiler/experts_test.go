@@ -9,6 +9,7 @@ import (
 
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -85,6 +86,38 @@ func TestExpertCommands(t *testing.T) {
 			if tab.Label(int(p.First)+i) == "layer.0.ffn.experts.gate_up" && r.Weights != uint64(used*2*e.FF*in.Config.Width*2) {
 				t.Errorf("%s reads %d bytes of gate and up", name, r.Weights)
 			}
+		}
+	}
+}
+
+// TestGroupedExperts checks which programs multiply all rows of an expert at once.
+func TestGroupedExperts(t *testing.T) {
+	path := expertModels(t)[0]
+	for _, test := range []struct {
+		chip    string
+		options Options
+		want    []string
+	}{
+		{"cpu", Options{}, nil},
+		{"m4-pro", Options{}, []string{table.ProgramPrefill, table.ProgramPrefillFew}},
+		{"m4-pro", Options{Exact: true}, []string{table.ProgramPrefill}},
+		{"h200", Options{}, []string{table.ProgramPrefill}},
+		{"h200", Options{Exact: true}, nil},
+		{"h200", Options{Batching: true}, nil},
+	} {
+		tab, err := Compile(input(t, path, test.chip, test.options))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for i := range tab.Programs {
+			p := &tab.Programs[i]
+			if slices.ContainsFunc(tab.Cmds[p.First:][:p.Count], func(c table.Cmd) bool { return c.Kernel == kernels.ExpertGEMM }) {
+				got = append(got, p.Name)
+			}
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s, %+v: the programs %v group the rows of an expert, want %v", test.chip, test.options, got, test.want)
 		}
 	}
 }
