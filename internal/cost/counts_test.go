@@ -45,6 +45,9 @@ func small(t testing.TB, architecture string) synth.Shape {
 		s.Layers, s.HeadDim = 3, 256
 		s.Delta = &synth.Delta{Interval: 3, KeyHeads: 2, Heads: 4, KeyDim: 128, ValueDim: 128, Taps: 4, RopeDim: 64}
 	}
+	if architecture == "qwen3moe" {
+		s.Experts = &synth.Experts{Count: 32, Used: 2, FFN: 256}
+	}
 	return s
 }
 
@@ -82,6 +85,9 @@ func dispatch(t testing.TB, tab *table.Table, p *table.Program, index int, at co
 			t.Fatal(err)
 		}
 		d.Buffers[i] = make([]byte, n)
+		if k.Bindings[i].Role == decl.Read {
+			chooseExperts(d.Buffers[i], env, k.Bindings[i].Name, at.Rows)
+		}
 	}
 	step := table.Step{Position: uint32(at.Position), KVRow: uint32(at.Position), KVLen: uint32(at.Position + 1), TokenIndex: uint32(at.Position), Row: uint32(at.Rows - 1), Rows: uint32(at.Rows)}
 	c.Apply(&step, &d.Second)
@@ -90,6 +96,34 @@ func dispatch(t testing.TB, tab *table.Table, p *table.Program, index int, at co
 		binary.LittleEndian.PutUint32(d.Step[8+4*i:], v)
 	}
 	return d
+}
+
+// chooseExperts writes the contents of a binding from which a kernel of experts learns the experts of each
+// row: all experts have equally many rows, if there are enough.
+func chooseExperts(b []byte, env *table.Env, binding string, rows int) {
+	experts, ok := env.Value("experts")
+	used, _ := env.Value("used")
+	put := func(i int, v uint64) { binary.LittleEndian.PutUint32(b[4*i:], uint32(v)) }
+	if !ok {
+		return
+	}
+	products := uint64(rows) * used
+	switch binding {
+	case "ids":
+		for i := range products {
+			put(int(i), i%experts)
+		}
+	case "list":
+		at := experts + 1
+		for e := range experts {
+			put(int(e), at-experts-1)
+			for i := e; i < products; i += experts {
+				put(int(at), i)
+				at++
+			}
+		}
+		put(int(experts), products)
+	}
 }
 
 // TestCounts counts what the kernels of small models request and compares it with the formulas. A
@@ -189,6 +223,8 @@ var countCases = []countCase{
 	{"qwen3", "Q8_0", "m5", table.ProgramLogits, cost.Point{Position: 60, Rows: 9}, compiler.Options{Context: 128, AllLogits: true}},
 	{"qwen35", "Q4_0", "m4-pro", table.ProgramDecode, cost.Point{Position: 100, Rows: 1}, compiler.Options{Context: 4096}},
 	{"qwen35", "Q4_0", "m1", table.ProgramPrefill, cost.Point{Position: 32, Rows: 24}, compiler.Options{Context: 128}},
+	{"qwen3moe", "Q4_0", "m1", table.ProgramDecode, cost.Point{Position: 20, Rows: 1}, compiler.Options{Context: 128}},
+	{"qwen3moe", "Q4_0", "m4-pro", table.ProgramPrefill, cost.Point{Position: 0, Rows: 96}, compiler.Options{Context: 128}},
 	{"llama", "Q8_0", "m1-max", table.ProgramHead, cost.Point{Position: 50, Rows: 1}, compiler.Options{Context: 128}},
 }
 

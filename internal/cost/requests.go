@@ -62,14 +62,32 @@ func (v *view) requested(device string) requests {
 	case kernels.Embed:
 		r.loads[0] = 4 * v.rows * v.value("threads") // every thread reads its row's token
 		r.loads[1] = v.weights(r.loads[1])
-	case kernels.GEMV, kernels.ExpertGEMV:
+	case kernels.GEMV:
 		v.gemvRequests(&r, device)
+	case kernels.ExpertGEMV: // every thread reads the expert of its product
+		v.gemvRequests(&r, device)
+		r.loads[kernels.ExpertGEMVBindIDs] = 4 * v.value("threads") * ceilDiv(v.value("out"), v.value("group")) * v.value("used") * v.rows
+	case kernels.ExpertSum:
+		r.loads[kernels.ExpertSumBindWeights] = r.loads[kernels.ExpertSumBindX]
 	case kernels.GEMM, kernels.GEMMHalves:
 		v.gemmRequests(&r, device)
+	case kernels.ExpertRows: // each threadgroup reads all ids, and the lanes with products of its expert read theirs again
+		products := v.rows * v.value("used")
+		r.loads[kernels.ExpertRowsBindIDs] = (v.value("experts") + 4*ceilDiv(products, 128)) * 4 * products
+	case kernels.Route: // the logits that are left for each choice
+		used := v.value("used")
+		r.loads[kernels.RouteBindLogits] = used*r.loads[kernels.RouteBindLogits] - 2*v.rows*used*(used-1)
+		r.loads[kernels.RouteBindWeights] = r.stores[kernels.RouteBindWeights]
+		r.stores[kernels.RouteBindWeights] *= 2
+	case kernels.ExpertGEMM:
+		v.expertRequests(&r)
 	case kernels.GEMMFew: // whole blocks of 8 rows of x, and a unit for each result
 		group, rows := v.fewGroup(), uint64(decl.FewRows(int(v.rows)))
 		r.loads[kernels.GEMMFewBindX] = ceilDiv(v.value("out"), group)*rows*2*v.value("in") + 4*v.rows*v.value("out")
 		r.loads[kernels.GEMMFewBindW] *= ceilDiv(v.rows, group)
+	case kernels.ExpertHalves:
+		r.loads[0] = v.value("used") * v.converted(v.value("in"))
+		r.loads[1] = min(r.loads[1], 1) * r.loads[0]
 	case kernels.Halves:
 		r.loads[0] = v.converted(v.value("in"))
 		r.loads[1] = min(r.loads[1], 1) * r.loads[0]
@@ -273,6 +291,17 @@ func (v *view) gemmRequests(r *requests, device string) {
 			}
 		}
 	}
+}
+
+// expertRequests sets the requests of expert_gemm. A tile reads the matrix of its expert, and its inputs once
+// for each threadgroup. All threads read the list of the experts, in groups of 128, also those of threadgroups
+// without a tile; the others read the numbers of the products too.
+func (v *view) expertRequests(r *requests) {
+	out, products, threads := v.value("out"), v.rows*v.value("used"), v.value("threads")
+	groups := ceilDiv(out, v.value("group"))
+	r.loads[kernels.ExpertGEMMBindX] = groups*products*(1+v.value("act")-decl.ActF16)*128*ceilDiv(v.value("in"), 64) + 4*products*out
+	r.loads[kernels.ExpertGEMMBindW] = v.weights(r.loads[kernels.ExpertGEMMBindW]) / max(v.chosen(), 1) * v.expertTiles()
+	r.loads[kernels.ExpertGEMMBindList] = uint64(v.c.Grid[0])*uint64(v.c.Grid[1])*threads*32*ceilDiv(v.value("experts"), 128) + groups*threads*4*(products+2*v.expertTiles())
 }
 
 // fewGroup returns the number of rows of W, and the largest number of rows of x, of a threadgroup of gemm_few.

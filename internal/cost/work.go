@@ -232,6 +232,9 @@ func (v *view) threadgroups() uint64 {
 		}
 		n *= uint64(g)
 	}
+	if v.c.Kernel == kernels.ExpertGEMM { // the grid is for the largest possible number of tiles
+		n = ceilDiv(v.value("out"), v.value("group")) * v.expertTiles()
+	}
 	if v.c.Kernel == kernels.GEMMHalves { // of 64 rows of W each, as long as there are few
 		if small := ceilDiv(v.value("out"), 64) * ceilDiv(v.rows, v.value("row_group")); small <= v.value("spread") {
 			n = small
@@ -241,6 +244,16 @@ func (v *view) threadgroups() uint64 {
 		n = n / max(v.value("splits"), 1) * v.splits
 	}
 	return max(n, 1)
+}
+
+// chosen returns the number of experts that rows choose, if the rows choose different ones.
+func (v *view) chosen() uint64 { return min(v.value("experts"), v.rows*v.value("used")) }
+
+// expertTiles returns the number of tiles of expert_gemm if the experts that rows choose have equally many
+// products.
+func (v *view) expertTiles() uint64 {
+	n := max(v.chosen(), 1)
+	return n * ceilDiv(ceilDiv(v.rows*v.value("used"), n), max(v.value("row_group"), 1))
 }
 
 // phases returns the chains of dependent accesses of a command. Kernels that reduce a row before they
@@ -369,7 +382,7 @@ func (v *view) productOperations(to *Command) uint64 {
 		}
 	case kernels.GEMMFew:
 		perWeight = expandFew
-	case kernels.GEMMHalves:
+	case kernels.GEMMHalves, kernels.ExpertGEMM:
 		if tiled {
 			perWeight = expandHalves
 		}
@@ -379,6 +392,8 @@ func (v *view) productOperations(to *Command) uint64 {
 	}
 	passes := uint64(1)
 	switch {
+	case v.c.Kernel == kernels.ExpertGEMM:
+		weights, passes = float64(v.value("in")*v.value("out")), v.expertTiles()
 	case v.has("row_group"):
 		passes = ceilDiv(v.rows, v.value("row_group"))
 	case v.c.Kernel == kernels.GEMMFew:

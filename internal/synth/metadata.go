@@ -37,6 +37,11 @@ func metadata(s Shape, m *quantize.Mix) ([]gguf.KV, error) {
 		add("vocab_size", s.Vocab)
 		add("rope.dimension_count", s.HeadDim)
 	}
+	if e := s.Experts; e != nil {
+		add("expert_count", e.Count)
+		add("expert_used_count", e.Used)
+		add("expert_feed_forward_length", e.FFN)
+	}
 	s.Delta.metadata(add)
 	entries = append(entries,
 		gguf.KV{Key: "general.file_type", Value: m.FileType},

@@ -33,7 +33,8 @@ type Shape struct {
 	SWABase  float32 // RoPE base of sliding layers; 0 means RopeBase
 	Epsilon  float32 // epsilon of RMS norms
 	Rope     *Llama3Rope
-	Delta    *Delta // nil if all layers have attention
+	Delta    *Delta   // nil if all layers have attention
+	Experts  *Experts // nil if all layers have a dense feed-forward network
 
 	vocabulary *vocabulary
 }
@@ -42,6 +43,21 @@ type Shape struct {
 type Llama3Rope struct {
 	Factor, LowFreqFactor, HighFreqFactor float64
 	OriginalContext                       float64 // tokens
+}
+
+// Experts holds the dimensions of a model whose layers have experts instead of a dense feed-forward network.
+type Experts struct {
+	Count uint32 // experts of a layer
+	Used  uint32 // experts that a token chooses
+	FFN   uint32 // width inside an expert
+}
+
+// check returns an error if the sizes are inconsistent. A shape without experts is valid.
+func (e *Experts) check(s *Shape) error {
+	if e != nil && (e.Used == 0 || e.Used > e.Count || e.FFN == 0) {
+		return fmt.Errorf("synth: shape %s: the experts %+v are inconsistent", s.Name, *e)
+	}
+	return nil
 }
 
 const maxLayers = 1024
@@ -61,6 +77,9 @@ func (s *Shape) check() error {
 	case s.KVHeads == 0 || s.Heads == 0 || s.Heads%s.KVHeads != 0 || s.HeadDim == 0 || s.HeadDim%2 != 0:
 		return fmt.Errorf("synth: shape %s: %d heads and %d KV heads of %d elements are inconsistent",
 			s.Name, s.Heads, s.KVHeads, s.HeadDim)
+	}
+	if err := s.Experts.check(s); err != nil {
+		return err
 	}
 	return s.Delta.check(s)
 }
@@ -154,6 +173,14 @@ var shapes = []Shape{
 		Rope:       &Llama3Rope{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalContext: 8192},
 		vocabulary: &llama3Vocabulary,
 	},
+	{
+		Name: "qwen3-30b-a3b", Title: "Qwen3 30B A3B", Size: "30B.A3B", Arch: "qwen3moe",
+		Layers: 48, Hidden: 2048, FFN: 6144, Heads: 32, KVHeads: 4, HeadDim: 128,
+		Vocab: 151_936, Context: 40_960,
+		RopeBase: 1_000_000, Epsilon: 1e-6,
+		Experts:    &Experts{Count: 128, Used: 8, FFN: 768},
+		vocabulary: &qwenVocabulary,
+	},
 }
 
 // traits are the differences between the files of the architectures: which additional tensors
@@ -171,9 +198,10 @@ type traits struct {
 }
 
 var architectures = map[string]traits{
-	"llama":  {keyLength: true, llamaKeys: true},
-	"qwen2":  {attentionBias: true},
-	"qwen3":  {qkNorm: true, keyLength: true},
-	"qwen35": {qkNorm: true, keyLength: true, gatedQ: true},
-	"gemma3": {qkNorm: true, postNorms: true, scaledEmbedding: true, keyLength: true},
+	"llama":    {keyLength: true, llamaKeys: true},
+	"qwen2":    {attentionBias: true},
+	"qwen3":    {qkNorm: true, keyLength: true},
+	"qwen3moe": {qkNorm: true, keyLength: true},
+	"qwen35":   {qkNorm: true, keyLength: true, gatedQ: true},
+	"gemma3":   {qkNorm: true, postNorms: true, scaledEmbedding: true, keyLength: true},
 }

@@ -12,7 +12,7 @@ import (
 type Tensor struct {
 	Name  string
 	Type  dtype.Type
-	Shape []uint64 // row-major, outermost first: [rows, columns] or [columns]
+	Shape []uint64 // row-major, outermost first: [experts, rows, columns], [rows, columns] or [columns]
 
 	content content
 }
@@ -71,9 +71,16 @@ func Tensors(s Shape, quant string) ([]Tensor, error) {
 		if s.Delta.has(layer) {
 			l.delta(blk, hidden, s.Delta)
 		}
-		l.matrix(blk+"ffn_down.weight", hidden, ffn, down)
-		l.matrix(blk+"ffn_gate.weight", ffn, hidden, matrix)
-		l.matrix(blk+"ffn_up.weight", ffn, hidden, matrix)
+		if e := s.Experts; e != nil {
+			l.experts(blk+"ffn_down_exps.weight", e, hidden, uint64(e.FFN), down)
+			l.experts(blk+"ffn_gate_exps.weight", e, uint64(e.FFN), hidden, matrix)
+			l.matrix(blk+"ffn_gate_inp.weight", uint64(e.Count), hidden, matrix)
+			l.experts(blk+"ffn_up_exps.weight", e, uint64(e.FFN), hidden, matrix)
+		} else {
+			l.matrix(blk+"ffn_down.weight", hidden, ffn, down)
+			l.matrix(blk+"ffn_gate.weight", ffn, hidden, matrix)
+			l.matrix(blk+"ffn_up.weight", ffn, hidden, matrix)
+		}
 		if has.postNorms {
 			l.vector(blk+"post_attention_norm.weight", hidden, norm)
 			l.vector(blk+"post_ffw_norm.weight", hidden, norm)
@@ -114,6 +121,11 @@ func (l *lister) matrix(name string, rows, columns uint64, c content) {
 	l.tensors = append(l.tensors, Tensor{Name: name, Type: dtype.F32, Shape: []uint64{rows, columns}, content: c})
 }
 
+// experts lists the matrices of all experts, one tensor.
+func (l *lister) experts(name string, e *Experts, rows, columns uint64, c content) {
+	l.tensors = append(l.tensors, Tensor{Name: name, Type: dtype.F32, Shape: []uint64{uint64(e.Count), rows, columns}, content: c})
+}
+
 func (l *lister) vector(name string, elems uint64, c content) {
 	l.tensors = append(l.tensors, Tensor{Name: name, Type: dtype.F32, Shape: []uint64{elems}, content: c})
 }
@@ -134,8 +146,8 @@ func (l *lister) projection(name string, rows, columns, normDim uint64, has trai
 // blocks divide the rows.
 func (t *Tensor) size() (rowBytes, rows uint64) {
 	rows = 1
-	if len(t.Shape) == 2 {
-		rows = t.Shape[0]
+	for _, n := range t.Shape[:len(t.Shape)-1] {
+		rows *= n
 	}
 	rowBytes, _ = t.Type.Bytes(t.Shape[len(t.Shape)-1])
 	return rowBytes, rows

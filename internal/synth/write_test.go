@@ -265,13 +265,14 @@ func TestWriteError(t *testing.T) {
 
 func TestImpossibleShapes(t *testing.T) {
 	for name, change := range map[string]func(*synth.Shape){
-		"not one of Shapes":        func(s *synth.Shape) { *s = synth.Shape{Name: "mine", Arch: "llama"} },
-		"architecture \"rwkv\"":    func(s *synth.Shape) { s.Arch = "rwkv" },
-		"none may be zero":         func(s *synth.Shape) { s.Hidden = 0 },
-		"0 KV heads":               func(s *synth.Shape) { s.KVHeads = 0 },
-		"3 KV heads":               func(s *synth.Shape) { s.KVHeads = 3 },
-		"KV heads of 63 elements":  func(s *synth.Shape) { s.HeadDim = 63 },
-		"vocabulary of 500 tokens": func(s *synth.Shape) { s.Vocab = 500 },
+		"not one of Shapes":         func(s *synth.Shape) { *s = synth.Shape{Name: "mine", Arch: "llama"} },
+		"architecture \"rwkv\"":     func(s *synth.Shape) { s.Arch = "rwkv" },
+		"none may be zero":          func(s *synth.Shape) { s.Hidden = 0 },
+		"0 KV heads":                func(s *synth.Shape) { s.KVHeads = 0 },
+		"3 KV heads":                func(s *synth.Shape) { s.KVHeads = 3 },
+		"KV heads of 63 elements":   func(s *synth.Shape) { s.HeadDim = 63 },
+		"the experts {Count:2 Used": func(s *synth.Shape) { s.Experts = &synth.Experts{Count: 2, Used: 3, FFN: 8} },
+		"vocabulary of 500 tokens":  func(s *synth.Shape) { s.Vocab = 500 },
 	} {
 		s := shape(t, "gopher")
 		change(&s)
