@@ -2,6 +2,7 @@ package compiler
 
 import (
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -137,7 +138,7 @@ func (s *state) groupExperts() error {
 				made = nil
 				continue
 			}
-			act, ok := s.halvesAct(a.w)
+			act, ok := s.expertAct(a.w)
 			if !ok {
 				made = nil
 				continue
@@ -158,6 +159,15 @@ func (s *state) groupExperts() error {
 		}
 	}
 	return nil
+}
+
+// expertAct returns the type of activations that expert_gemm multiplies by w, and reports whether it supports
+// w: as gemm_halves, and MXFP4, in which models store only experts, also on devices with warpgroups.
+func (s *state) expertAct(w *weight) (act uint32, ok bool) {
+	if act, ok = s.halvesAct(w); s.warpgroups() && w.typ == dtype.MXFP4 && w.layout == dtype.Tiled16 {
+		ok = act == decl.ActF16
+	}
+	return act, ok
 }
 
 // expertIDs is the place of the experts of a product: an operand or a weight.

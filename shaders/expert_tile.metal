@@ -106,6 +106,10 @@ static inline void fill_run(threadgroup uchar *tg, thread const expert_product &
     }
 }
 
+// scale_bits returns a scale of MXFP4 as the bits of a float16. Scales beyond 2^12, with which weights would be
+// out of float16's range, count as 2^12, and those below 2^-24 as 0; real ones are far from both.
+static inline uint scale_bits(uint e) { return as_type<ushort>(half(min(half_e8m0(e), 4096.0f))); }
+
 // take_row_tile reads row r of a tile in threadgroup memory; see load_row_tile.
 template <uint T>
 static inline void take_row_tile(thread row_tile &t, threadgroup const uchar *strip, uint tile, uint r) {
@@ -119,7 +123,11 @@ static inline void take_row_tile(thread row_tile &t, threadgroup const uchar *st
     }
     t.high[0] = f.high != 0 ? *(threadgroup const uint *)(quants + f.high) : 0;
     t.high[1] = has_sixes(T) ? *(threadgroup const uint *)(quants + f.high + 64) : 0;
-    t.d = has_ue4m3(T) ? 0 : *(threadgroup const ushort *)(block + f.d + 2 * r);
+    if (has_e8m0(T)) {
+        t.d = scale_bits(block[f.d + r]);
+    } else {
+        t.d = has_ue4m3(T) ? 0 : *(threadgroup const ushort *)(block + f.d + 2 * r);
+    }
     t.m = has_minimum(T) ? *(threadgroup const ushort *)(block + f.m + 2 * r) : 0;
     threadgroup const uchar *scales = block + f.scales + k * f.scales_step + r;
     t.scales[0] = has_scales(T) ? scales[0] : 0;
@@ -316,6 +324,7 @@ kernel void expert_gemm(
         PIANOLA_CASE(F16)
         PIANOLA_CASE(BF16)
         PIANOLA_EXPANDED(PIANOLA_CASE)
+        PIANOLA_CASE(MXFP4)
     default: break;
     }
 #undef PIANOLA_CASE

@@ -52,7 +52,7 @@ func TestExpertTiles(t *testing.T) {
 
 // TestExpertChunks does the same for the body of expert_gemm for NVIDIA GPUs.
 func TestExpertChunks(t *testing.T) {
-	for i, typ := range halfTypes() {
+	for i, typ := range append(halfTypes(), dtype.MXFP4) {
 		if !compiled(typ) {
 			continue
 		}

@@ -20,7 +20,7 @@ func TestGPUExperts(t *testing.T) {
 	if g.Major < 9 {
 		t.Skipf("%s has no expert_gemm", g.Name)
 	}
-	for i, typ := range halfTypes() {
+	for i, typ := range append(halfTypes(), dtype.MXFP4) {
 		t.Run(typ.String(), func(t *testing.T) {
 			cache := t.TempDir()
 			for seed := range uint64(6) {

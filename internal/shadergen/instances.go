@@ -177,7 +177,7 @@ var instances = []compiled{
 	{kernel: "expert_gemv", fixed: append(slices.Clone(rows), tiled...)},
 	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16, decl.ActF16x2).and("weights", uint32(dtype.Rows)).and(segments, 0),
 		fewQuantised.and(segments, 0), append(slices.Clone(fewFloats), fewQuantised...).and(segments, 1))},
-	{kernel: "expert_gemm", fixed: append(slices.Clone(fewFloats), fewQuantised...)},
+	{kernel: "expert_gemm", fixed: slices.Concat(fewFloats, fewQuantised, fix("wtype", uint32(dtype.MXFP4)).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16)))},
 	{kernel: "gemm_few", fixed: append(fewFloats.and(wide, 0), fewQuantised.and(wide, 0, 1)...)},
 	{kernel: "embed", fixed: embedded.pooled(embedded)},
 	{kernel: "attn", fixed: append(slices.Concat(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16),

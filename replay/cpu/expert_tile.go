@@ -84,7 +84,7 @@ func newExpertGEMM(b *binder) (kernel, error) {
 	p := kernels.ExpertGEMMParamsOf(b.cmd)
 	t := dtype.Type(b.spec(kernels.ExpertGEMMSpecWType))
 	tiled := dtype.Layout(b.spec(kernels.ExpertGEMMSpecWeights)) == dtype.Tiled16
-	if t == dtype.F32 || tiled && !dtype.FormOf(t).HalfRange() {
+	if t == dtype.F32 || tiled && t != dtype.MXFP4 && !dtype.FormOf(t).HalfRange() {
 		return nil, &WeightTypeError{Kernel: declOf(b.env).Name, Type: t}
 	}
 	b.need(p.Used > 0 && p.Share > 0 && p.Experts > 0 && p.Group > 0, "there are no experts, or none is used")
