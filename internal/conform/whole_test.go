@@ -234,6 +234,7 @@ func wholes() []whole {
 	for i, w := range []whole{
 		{model: "variants/qwen3_moe", chip: "m4-pro", prompts: []int{1}, tokens: 6, fast: true},
 		{model: "variants/qwen3_moe_sparse", chip: "h200", change: small, changed: "small", prompts: []int{2}, tokens: 5},
+		{model: "variants/deepseek_v3", chip: "h200", change: small, changed: "small", prompts: []int{2}, tokens: 5, fast: true},
 		{model: "variants/mixtral_window", chip: "m4-pro", change: small, changed: "small", options: compiler.Options{NoFuse: true}, prompts: []int{1}, tokens: 5},
 		{model: "variants/gpt_oss", chip: "h200", prompts: []int{1}, tokens: 6},
 		{model: "variants/gpt_oss/model.gguf", golden: "variants/gpt_oss/golden.json", chip: "m4-pro", change: small, changed: "small", prompts: []int{1}, tokens: 6},
