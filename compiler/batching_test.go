@@ -120,6 +120,12 @@ func TestBatchingFewQuantised(t *testing.T) {
 	}
 }
 
+// batchProduct returns the product of a matrix [out, in] with rows in a program of a table for batching.
+func batchProduct(c *chip.Chip, typ dtype.Type, out, in, rows int) (halvesProductArgs, *lowering) {
+	return halvesProductArgs{w: &weight{typ: typ, rows: out, cols: in}, act: decl.ActF16},
+		&lowering{s: &state{in: Input{Chip: c, Options: Options{Batching: true}}}, p: &program{rows: rows}}
+}
+
 // TestBatchingWide checks which form of gemm_few products get: large matrices that of threadgroups of 64 rows,
 // if there are more than 8 rows, and small ones that of more threadgroups.
 func TestBatchingWide(t *testing.T) {
@@ -142,8 +148,8 @@ func TestBatchingWide(t *testing.T) {
 		{"o of 0.6B", dtype.Q4_0, 1024, 2048, 64, false},
 		{"down of 0.6B", dtype.Q4_0, 1024, 3072, 64, false},
 	} {
-		a := halvesProductArgs{w: &weight{typ: test.typ, rows: test.out, cols: test.in}, few: true}
-		l := &lowering{s: &state{in: Input{Chip: c, Options: Options{Batching: true}}}, p: &program{rows: test.rows}}
+		a, l := batchProduct(c, test.typ, test.out, test.in, test.rows)
+		a.few = true
 		if got := a.wide(l); got != test.wide {
 			t.Errorf("%s, %s, %d rows: wide %t, want %t (%.0f and %.0f clocks)", test.name, test.typ, test.rows, got, test.wide, a.fewTime(l, 64), a.fewTime(l, 32))
 		}
@@ -249,8 +255,7 @@ func TestBatchingClusters(t *testing.T) {
 		{"down of 8B", dtype.Q8_0, 4096, 14336, 256, 0},
 		{"qkv of 8B", dtype.Q8_0, 6144, 4096, 128, 0},
 	} {
-		a := halvesProductArgs{w: &weight{typ: test.typ, rows: test.out, cols: test.in}, act: decl.ActF16}
-		l := &lowering{s: &state{in: Input{Chip: c, Options: Options{Batching: true}}}, p: &program{rows: test.rows}}
+		a, l := batchProduct(c, test.typ, test.out, test.in, test.rows)
 		if got := a.shape(l); got.cluster != test.cluster {
 			t.Errorf("%s, %s, %d rows: clusters of %d with %d rows of x, want %d", test.name, test.typ, test.rows, got.cluster, got.rows, test.cluster)
 		}

@@ -295,17 +295,16 @@ func (a halvesProductArgs) columnTime(l *lowering, rows int) int {
 // divide makes clusters of threadgroups divide the columns if that is estimated to take clearly less than
 // the time of the given shape.
 func (a halvesProductArgs) divide(l *lowering, shape *halvesShape, time int) {
+	// There are registers for four segments only with 64 rows of x. Quantised weights, whose products of 64
+	// rows are those of gemm_few, have only the last form.
+	forms := []struct{ rows, cluster int }{{64, 2}, {64, 4}, {128, 4}}
+	if a.w.typ.Quantized() {
+		forms = forms[2:]
+	}
 	least := time * 85 / 100
-	for _, rows := range []int{64, 128} {
-		for _, cluster := range []int{2, 4} {
-			// There are registers for four segments only with 64 rows of x. Quantised weights, whose
-			// products of 64 rows are those of gemm_few, have only one form.
-			if rows == 128 && cluster == 2 || rows == 64 && a.w.typ.Quantized() {
-				continue
-			}
-			if t := a.clusterTime(l, rows, cluster); t < least {
-				shape.rows, shape.cluster, least = rows, cluster, t
-			}
+	for _, f := range forms {
+		if t := a.clusterTime(l, f.rows, f.cluster); t < least {
+			shape.rows, shape.cluster, least = f.rows, f.cluster, t
 		}
 	}
 }
