@@ -94,11 +94,10 @@ kernel void expert_halves(
     a.x_stride = p.x_stride;
     a.activation = ACTIVATION;
     a.limit = p.limit;
-    const uint terms = ACT == PIANOLA_ACT_F16 ? 1 : 2;
-    const uint row = group.y * p.used + group.x;
+    const halves_row r = {out, padded(p.in), ACT == PIANOLA_ACT_F16 ? 1u : 2u, 0, group.y * p.used + group.x};
     if (INPUT == PIANOLA_INPUT_SILU_MUL) {
-        make_halves<PIANOLA_FROM_PRODUCT, true>(out, a, 1.0f, terms, 0, row, tg, lane, simd, simds);
+        make_halves<PIANOLA_FROM_PRODUCT, true>(r, a, 1.0f, true, tg, lane, simd, simds);
     } else {
-        make_halves<PIANOLA_FROM_ROW, true>(out, a, 1.0f, terms, 0, row, tg, lane, simd, simds);
+        make_halves<PIANOLA_FROM_ROW, true>(r, a, 1.0f, true, tg, lane, simd, simds);
     }
 }

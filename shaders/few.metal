@@ -76,6 +76,7 @@ struct few_input {
     device const uchar *x;
     uint step;
     device const float *units;
+    float2 first; // units of the rows whose results a lane writes first
 };
 
 // copy_run starts to copy bytes, a multiple of 16. All lanes call it.
@@ -304,7 +305,8 @@ static inline void add_few(thread const few_sums<N, Wide> &sums, thread const ha
             const uint r = part / (2 * Wide) * 8 + lane % 4 * 2 + k % 2;
             const uint o = p.low + few_row<T>(part % (2 * Wide), k / 2, lane);
             if (r < p.last && o < p.high) {
-                p.y[ulong(r) * p.y_stride + o] = v[k] * input.units[r] + (p.bias ? p.b[o] : 0.0f);
+                const float unit = part == simd ? input.first[k % 2] : input.units[r];
+                p.y[ulong(r) * p.y_stride + o] = v[k] * unit + (p.bias ? p.b[o] : 0.0f);
             }
         }
     }
@@ -349,8 +351,10 @@ static inline uint few_begin(thread few_ring &r, uint barriers, thread const few
 
 // gemm_few_of multiplies up to 8*N rows of x.
 template <uint T, uint N, uint Wide>
-static inline void gemm_few_of(thread const halves_product &p, thread const few_input &input, threadgroup uchar *tg, uint lane, uint simd) {
+static inline void gemm_few_of(thread const halves_product &p, thread few_input &input, threadgroup uchar *tg, uint lane, uint simd) {
     typedef few_stage<T, N, Wide> S;
+    const uint r = simd / (2 * Wide) * 8 + lane % 4 * 2;
+    input.first = float2(input.units[min(r, p.last - 1)], input.units[min(r + 1, p.last - 1)]);
     const few_part part = few_share<T, N, Wide>(p, tg, simd);
     uint barriers = 0;
 #ifdef PIANOLA_WARPGROUPS
@@ -413,7 +417,7 @@ static inline void gemm_few_rows(thread halves_product p, threadgroup uchar *tg,
     }
     p.last = min(rows - first, most);
     p.y += ulong(first) * p.y_stride;
-    few_input input = {p.x + first / 8 * PIANOLA_FEW_BLOCK, blocks * PIANOLA_FEW_BLOCK, nullptr};
+    few_input input = {p.x + first / 8 * PIANOLA_FEW_BLOCK, blocks * PIANOLA_FEW_BLOCK, nullptr, float2(0.0f)};
     // The units are behind the tiles.
     input.units = (device const float *)(p.x + ulong(padded(p.in) / PIANOLA_FEW_COLUMNS) * input.step) + first;
     switch (min(blocks, most / 8)) {
@@ -465,19 +469,20 @@ kernel void gemm_few(
 #undef PIANOLA_FEW_FLOATS
 #endif
 #endif
-    if (!begins(step)) {
-        return;
-    }
+    const bool begun = begins(step);
+    (void)begun;
 #if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90
-    if (low >= p.out) {
+    const uint rows = s.rows; // loaded together with the step's flag
+    issued();
+    if (!begun || low >= p.out) {
         return;
     }
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: \
         if (WIDE != 0) { \
-            gemm_few_rows<PIANOLA_WTYPE_##type, 2>(a, tg, s.rows, group.y, lane, simd); \
+            gemm_few_rows<PIANOLA_WTYPE_##type, 2>(a, tg, rows, group.y, lane, simd); \
         } else { \
-            gemm_few_rows<PIANOLA_WTYPE_##type, 1>(a, tg, s.rows, group.y, lane, simd); \
+            gemm_few_rows<PIANOLA_WTYPE_##type, 1>(a, tg, rows, group.y, lane, simd); \
         } \
         break;
     if (ACT == PIANOLA_ACT_F16 && WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
@@ -487,8 +492,8 @@ kernel void gemm_few(
         }
     } else if (ACT == PIANOLA_ACT_F16) {
         switch (WTYPE) {
-        case PIANOLA_WTYPE_F16: gemm_few_rows<PIANOLA_WTYPE_F16, 1>(a, tg, s.rows, group.y, lane, simd); break;
-        case PIANOLA_WTYPE_BF16: gemm_few_rows<PIANOLA_WTYPE_BF16, 1>(a, tg, s.rows, group.y, lane, simd); break;
+        case PIANOLA_WTYPE_F16: gemm_few_rows<PIANOLA_WTYPE_F16, 1>(a, tg, rows, group.y, lane, simd); break;
+        case PIANOLA_WTYPE_BF16: gemm_few_rows<PIANOLA_WTYPE_BF16, 1>(a, tg, rows, group.y, lane, simd); break;
         default: break;
         }
     }

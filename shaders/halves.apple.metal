@@ -28,16 +28,15 @@ kernel void halves(
     a.x_stride = p.x_stride;
     a.activation = ACTIVATION;
     const bool aligned = p.x_stride % 4 == 0;
-    const uint terms = ACT == PIANOLA_ACT_F16 ? 1 : 2;
-    const uint blocks = p.few != 0 ? few_blocks(s.rows) : 0;
+    const halves_row r = {out, padded(p.in), ACT == PIANOLA_ACT_F16 ? 1u : 2u, p.few != 0 ? few_blocks(s.rows) : 0, group.x};
     if (INPUT == PIANOLA_INPUT_SILU_MUL && aligned) {
-        make_halves<PIANOLA_FROM_SILU_MUL, true>(out, a, 1.0f, terms, blocks, group.x, tg, lane, simd, simds);
+        make_halves<PIANOLA_FROM_SILU_MUL, true>(r, a, 1.0f, true, tg, lane, simd, simds);
     } else if (INPUT == PIANOLA_INPUT_SILU_MUL) {
-        make_halves<PIANOLA_FROM_SILU_MUL, false>(out, a, 1.0f, terms, blocks, group.x, tg, lane, simd, simds);
+        make_halves<PIANOLA_FROM_SILU_MUL, false>(r, a, 1.0f, true, tg, lane, simd, simds);
     } else if (aligned) {
-        make_halves<PIANOLA_FROM_ROW, true>(out, a, 1.0f, terms, blocks, group.x, tg, lane, simd, simds);
+        make_halves<PIANOLA_FROM_ROW, true>(r, a, 1.0f, true, tg, lane, simd, simds);
     } else {
-        make_halves<PIANOLA_FROM_ROW, false>(out, a, 1.0f, terms, blocks, group.x, tg, lane, simd, simds);
+        make_halves<PIANOLA_FROM_ROW, false>(r, a, 1.0f, true, tg, lane, simd, simds);
     }
 }
 
@@ -72,7 +71,8 @@ kernel void add_rmsnorm_halves(
     a.x2 = w;
     a.in = p.n;
     a.x_stride = p.n;
-    make_halves<PIANOLA_FROM_NORM, true>(out, a, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), 1, p.few != 0 ? few_blocks(s.rows) : 0, group.x, tg, lane, simd, simds);
+    const halves_row r = {out, padded(p.n), 1, p.few != 0 ? few_blocks(s.rows) : 0, group.x};
+    make_halves<PIANOLA_FROM_NORM, true>(r, a, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), true, tg, lane, simd, simds);
 }
 
 [[max_total_threads_per_threadgroup(256)]]

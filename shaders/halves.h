@@ -36,29 +36,49 @@ struct vectors {
 #define PIANOLA_FROM_NORM 2
 #define PIANOLA_FROM_PRODUCT 3
 
-// read_vectors loads every step-th vector of a row of the input from first on, with 0 past
-// its end.
+// input_vectors are the vectors from which those of a row of the input are computed.
+struct input_vectors {
+    vectors x, x2;
+};
+
+// load_vectors loads every step-th vector of a row from first on. Past its end it repeats the last.
 template <uint From, bool Aligned>
-static inline void read_vectors(thread vectors &v, thread const product &p, ulong row, float scale, uint first, uint step) {
+static inline void load_vectors(thread input_vectors &v, thread const product &p, ulong row, uint first, uint step) {
     const uint count = p.in / 4;
-    float4 up[PIANOLA_VECTORS];
     PIANOLA_UNROLL
     for (uint k = 0; k < PIANOLA_VECTORS; k++) {
         const ulong at = row + 4 * min(first + k * step, count - 1);
-        v.of[k] = vector_at(p.x + at, Aligned);
-        up[k] = From == PIANOLA_FROM_SILU_MUL || From == PIANOLA_FROM_PRODUCT ? vector_at(p.x2 + at, Aligned) : From == PIANOLA_FROM_NORM ? vector_at(p.x2 + at - row, Aligned) : float4(0.0f);
+        v.x.of[k] = vector_at(p.x + at, Aligned);
+        v.x2.of[k] = From == PIANOLA_FROM_SILU_MUL || From == PIANOLA_FROM_PRODUCT ? vector_at(p.x2 + at, Aligned) : From == PIANOLA_FROM_NORM ? vector_at(p.x2 + at - row, Aligned) : float4(0.0f);
     }
+}
+
+// make_vectors computes the vectors of a row that load_vectors has loaded, 0 past its end.
+template <uint From>
+static inline void make_vectors(thread vectors &v, thread const input_vectors &in, thread const product &p, float scale, uint first, uint step) {
+    const uint count = p.in / 4;
     PIANOLA_UNROLL
     for (uint k = 0; k < PIANOLA_VECTORS; k++) {
+        v.of[k] = in.x.of[k];
         if (From == PIANOLA_FROM_SILU_MUL) {
-            v.of[k] = gated4(p.activation, v.of[k]) * up[k];
+            v.of[k] = gated4(p.activation, v.of[k]) * in.x2.of[k];
         } else if (From == PIANOLA_FROM_NORM) {
-            v.of[k] = v.of[k] * scale * up[k];
+            v.of[k] = v.of[k] * scale * in.x2.of[k];
         } else if (From == PIANOLA_FROM_PRODUCT) {
-            v.of[k] = product4(p, v.of[k], up[k]);
+            v.of[k] = product4(p, v.of[k], in.x2.of[k]);
         }
         v.of[k] = first + k * step < count ? v.of[k] : float4(0.0f);
     }
+}
+
+// largest_of returns the largest absolute value of vectors, or most.
+static inline float largest_of(thread const vectors &v, float most) {
+    PIANOLA_UNROLL
+    for (uint k = 0; k < PIANOLA_VECTORS; k++) {
+        const float4 a = abs(v.of[k]);
+        most = max(most, max(max(a.x, a.y), max(a.z, a.w)));
+    }
+    return most;
 }
 
 // few_place returns the offset of a vector of a row in the order of gemm_few: tiles of 32 columns, of each
@@ -68,51 +88,74 @@ static inline ulong few_place(uint vector, uint row, uint blocks) {
     return ulong(vector / 8 * blocks + row / 8) * 512 + row % 8 * 64 + vector % 4 * 16 + vector / 4 % 2 * 8;
 }
 
-// make_halves converts a row of the input to one or two terms. A threadgroup handles one row. blocks is the
-// number of blocks of 8 rows in the order of gemm_few, or 0 for rows one after the other.
+// halves_row is the place of a converted row. blocks is the number of blocks of 8 rows in the order of gemm_few,
+// or 0 for rows one after the other.
+struct halves_row {
+    device uchar *out;
+    uint columns, terms, blocks, row;
+};
+
+// put_vectors writes every step-th vector of a row, from first on, in units.
+static inline void put_vectors(thread const halves_row &r, thread const vectors &v, float unit, uint first, uint step) {
+    // unit and its inverse are powers of two.
+    const float inverse = as_type<float>((254u << 23) - as_type<uint>(unit));
+    device uint2 *to = (device uint2 *)(r.out + ulong(r.row) * halves_bytes(r.columns, r.terms));
+    PIANOLA_UNROLL
+    for (uint k = 0; k < PIANOLA_VECTORS; k++) {
+        const uint at = first + k * step;
+        if (at < r.columns / 4) {
+            const float4 x = v.of[k] * inverse;
+            const half4 words = half4(x);
+            *(r.blocks != 0 ? (device uint2 *)(r.out + few_place(at, r.row, r.blocks)) : to + at) = as_type<uint2>(words);
+            if (r.terms == 2) {
+                to[r.columns / 4 + at] = as_type<uint2>(half4(x - float4(words)));
+            }
+        }
+    }
+}
+
+// put_unit writes the unit of a row.
+static inline void put_unit(thread const halves_row &r, float unit) {
+    device float *to = (device float *)(r.out + ulong(r.row) * halves_bytes(r.columns, r.terms));
+    *(r.blocks != 0 ? (device float *)(r.out + ulong(r.columns) * 16 * r.blocks) + r.row : to + r.terms * r.columns / 2) = unit;
+}
+
+// make_halves converts a row of the input to one or two terms, if runs. A threadgroup handles one row. The
+// first loads do not wait until it is known whether the command runs.
 template <uint From, bool Aligned>
-static inline void make_halves(device uchar *out, thread const product &p, float scale, uint terms, uint blocks, uint row, threadgroup uchar *tg, uint lane, uint simd, uint simds) {
-    const uint columns = padded(p.in);
+static inline void make_halves(thread const halves_row &r, thread const product &p, float scale, bool runs, threadgroup uchar *tg, uint lane, uint simd, uint simds) {
     const uint tid = simd * 32 + lane;
     const uint threads = simds * 32;
-    const ulong begin = ulong(row) * p.x_stride;
+    const uint pass = PIANOLA_VECTORS * threads;
+    const ulong begin = ulong(r.row) * p.x_stride;
+    input_vectors in;
     vectors v;
     float most = 0.0f;
     // Start with the last vectors, so that the vectors with which the second pass begins are
     // still in registers.
-    const uint steps = (columns / 4 + PIANOLA_VECTORS * threads - 1) / (PIANOLA_VECTORS * threads);
+    const uint steps = (r.columns / 4 + pass - 1) / pass;
+    load_vectors<From, Aligned>(in, p, begin, (steps - 1) * pass + tid, threads);
+    issued();
+    if (!runs) {
+        return;
+    }
     for (uint i = steps; i-- > 0;) {
-        read_vectors<From, Aligned>(v, p, begin, scale, i * PIANOLA_VECTORS * threads + tid, threads);
-        PIANOLA_UNROLL
-        for (uint k = 0; k < PIANOLA_VECTORS; k++) {
-            const float4 a = abs(v.of[k]);
-            most = max(most, max(max(a.x, a.y), max(a.z, a.w)));
+        if (i + 1 < steps) {
+            load_vectors<From, Aligned>(in, p, begin, i * pass + tid, threads);
         }
+        make_vectors<From>(v, in, p, scale, i * pass + tid, threads);
+        most = largest_of(v, most);
     }
     const float unit = unit_of(threadgroup_max(most, (threadgroup float *)tg, lane, simd, simds));
-    // unit and its inverse are powers of two.
-    const float inverse = as_type<float>((254u << 23) - as_type<uint>(unit));
-    device uint2 *to = (device uint2 *)(out + ulong(row) * halves_bytes(columns, terms));
     for (uint i = 0; i < steps; i++) {
-        const uint first = i * PIANOLA_VECTORS * threads + tid;
         if (i > 0) {
-            read_vectors<From, Aligned>(v, p, begin, scale, first, threads);
+            load_vectors<From, Aligned>(in, p, begin, i * pass + tid, threads);
+            make_vectors<From>(v, in, p, scale, i * pass + tid, threads);
         }
-        PIANOLA_UNROLL
-        for (uint k = 0; k < PIANOLA_VECTORS; k++) {
-            if (first + k * threads < columns / 4) {
-                const float4 x = v.of[k] * inverse;
-                const half4 words = half4(x);
-                const uint at = first + k * threads;
-                *(blocks != 0 ? (device uint2 *)(out + few_place(at, row, blocks)) : to + at) = as_type<uint2>(words);
-                if (terms == 2) {
-                    to[columns / 4 + first + k * threads] = as_type<uint2>(half4(x - float4(words)));
-                }
-            }
-        }
+        put_vectors(r, v, unit, i * pass + tid, threads);
     }
     if (tid == 0) {
-        *(blocks != 0 ? (device float *)(out + ulong(columns) * 16 * blocks) + row : (device float *)to + terms * columns / 2) = unit;
+        put_unit(r, unit);
     }
 }
 

@@ -16,11 +16,11 @@ kernel void halves(
         uint lane                         [[thread_index_in_simdgroup]],
         uint simd                         [[simdgroup_index_in_threadgroup]],
         uint simds                        [[simdgroups_per_threadgroup]]) {
-    if (!begins(step)) {
-        return;
-    }
-    if (group.x >= s.rows) {
-        return;
+    const bool begun = begins(step);
+    const uint rows = s.rows;
+    const bool runs = begun && group.x < rows;
+    if (p.few == 0 && !runs) {
+        return; // there may be many threadgroups without a row
     }
     product a;
     a.x = x;
@@ -29,19 +29,60 @@ kernel void halves(
     a.x_stride = p.x_stride;
     a.activation = ACTIVATION;
     const bool aligned = p.x_stride % 4 == 0;
-    const uint terms = ACT == PIANOLA_ACT_F16 ? 1 : 2;
-    const uint blocks = p.few != 0 ? few_blocks(s.rows) : 0;
+    const halves_row r = {out, padded(p.in), ACT == PIANOLA_ACT_F16 ? 1u : 2u, p.few != 0 ? few_blocks(rows) : 0, group.x};
     if (INPUT == PIANOLA_INPUT_SILU_MUL && aligned) {
-        make_halves<PIANOLA_FROM_SILU_MUL, true>(out, a, 1.0f, terms, blocks, group.x, tg, lane, simd, simds);
+        make_halves<PIANOLA_FROM_SILU_MUL, true>(r, a, 1.0f, runs, tg, lane, simd, simds);
     } else if (INPUT == PIANOLA_INPUT_SILU_MUL) {
-        make_halves<PIANOLA_FROM_SILU_MUL, false>(out, a, 1.0f, terms, blocks, group.x, tg, lane, simd, simds);
+        make_halves<PIANOLA_FROM_SILU_MUL, false>(r, a, 1.0f, runs, tg, lane, simd, simds);
     } else if (aligned) {
-        make_halves<PIANOLA_FROM_ROW, true>(out, a, 1.0f, terms, blocks, group.x, tg, lane, simd, simds);
+        make_halves<PIANOLA_FROM_ROW, true>(r, a, 1.0f, runs, tg, lane, simd, simds);
     } else {
-        make_halves<PIANOLA_FROM_ROW, false>(out, a, 1.0f, terms, blocks, group.x, tg, lane, simd, simds);
+        make_halves<PIANOLA_FROM_ROW, false>(r, a, 1.0f, runs, tg, lane, simd, simds);
     }
 }
 
+// add_once is add_rmsnorm_halves for a row of which each thread loads all its vectors at once, if runs. x is the
+// row, in has the vectors of delta and of the weights of the norm.
+static inline void add_once(thread const halves_row &r, device float *x, thread input_vectors &in, constant pianola_add_rmsnorm_halves_params &p, bool runs, threadgroup uchar *tg, uint lane, uint simd, uint simds) {
+    const uint tid = simd * 32 + lane;
+    const uint threads = simds * 32;
+    const uint count = p.n / 4;
+    vectors v;
+    PIANOLA_UNROLL
+    for (uint k = 0; k < PIANOLA_VECTORS; k++) {
+        v.of[k] = k * threads < count ? ((device const float4 *)x)[min(tid + k * threads, count - 1)] : float4(0.0f);
+    }
+    issued();
+    if (!runs) {
+        return;
+    }
+    float sum = 0.0f;
+    PIANOLA_UNROLL
+    for (uint k = 0; k < PIANOLA_VECTORS; k++) {
+        const uint at = tid + k * threads;
+        if (at < count) {
+            v.of[k] += in.x.of[k] * or_one(p.delta_scale);
+            ((device float4 *)x)[at] = v.of[k];
+            sum += dot(v.of[k], v.of[k]);
+        }
+    }
+    sum = threadgroup_sum(sum, (threadgroup float *)tg, lane, simd, simds);
+    const float scale = precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale);
+    PIANOLA_UNROLL
+    for (uint k = 0; k < PIANOLA_VECTORS; k++) {
+        v.of[k] = tid + k * threads < count ? v.of[k] * scale * in.x2.of[k] : float4(0.0f);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup); // the reduction's memory is written again
+    const float unit = unit_of(threadgroup_max(largest_of(v, 0.0f), (threadgroup float *)tg, lane, simd, simds));
+    put_vectors(r, v, unit, tid, threads);
+    if (tid == 0) {
+        put_unit(r, unit);
+    }
+}
+
+// A command of a small batch is a chain of accesses to the cache, so a row that fits into the registers of the
+// threads is loaded once, together with the step's values.
+// reads ahead: w
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void add_rmsnorm_halves(
         device float *x                               [[buffer(0)]],
@@ -57,23 +98,46 @@ kernel void add_rmsnorm_halves(
         uint lane                                     [[thread_index_in_simdgroup]],
         uint simd                                     [[simdgroup_index_in_threadgroup]],
         uint simds                                    [[simdgroups_per_threadgroup]]) {
-    if (!begins(step)) {
-        return;
-    }
-    if (group.x >= s.rows) {
-        return;
-    }
+    const uint threads = simds * 32;
+    const uint count = p.n / 4;
     const ulong row = ulong(group.x) * p.n;
+    const bool once = padded(p.n) / 4 <= PIANOLA_VECTORS * threads;
+    input_vectors in;
+    if (once) {
+        PIANOLA_UNROLL
+        for (uint k = 0; k < PIANOLA_VECTORS; k++) {
+            in.x2.of[k] = k * threads < count ? ((device const float4 *)w)[min(tid + k * threads, count - 1)] : float4(0.0f);
+        }
+        issued();
+    }
+    const bool begun = begins(step);
+    const uint rows = s.rows;
+    const bool runs = begun && group.x < rows;
+    if (p.few == 0 && !runs) {
+        return;
+    }
+    const halves_row r = {out, padded(p.n), 1, p.few != 0 ? few_blocks(rows) : 0, group.x};
+    if (once) {
+        PIANOLA_UNROLL
+        for (uint k = 0; k < PIANOLA_VECTORS; k++) {
+            in.x.of[k] = k * threads < count ? ((device const float4 *)(delta + row))[min(tid + k * threads, count - 1)] : float4(0.0f);
+        }
+        add_once(r, x + row, in, p, runs, tg, lane, simd, simds);
+        return;
+    }
+    if (!runs) {
+        return;
+    }
     // A thread reads only elements that it wrote itself, so no barrier is needed.
-    add_to(x + row, delta + row, or_one(p.delta_scale), p.n, tid, simds * 32);
-    const float sum = threadgroup_sum(square_sum(x + row, p.n, tid, simds * 32), (threadgroup float *)tg, lane, simd, simds);
+    add_to(x + row, delta + row, or_one(p.delta_scale), p.n, tid, threads);
+    const float sum = threadgroup_sum(square_sum(x + row, p.n, tid, threads), (threadgroup float *)tg, lane, simd, simds);
     threadgroup_barrier(mem_flags::mem_threadgroup); // the reduction's memory is written again
     product a;
     a.x = x;
     a.x2 = w;
     a.in = p.n;
     a.x_stride = p.n;
-    make_halves<PIANOLA_FROM_NORM, true>(out, a, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), 1, p.few != 0 ? few_blocks(s.rows) : 0, group.x, tg, lane, simd, simds);
+    make_halves<PIANOLA_FROM_NORM, true>(r, a, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), true, tg, lane, simd, simds);
 }
 
 // gemm_halves_of selects the shape of the threadgroup's work: row_group rows of x, fewer if there

@@ -20,30 +20,33 @@ kernel void rope_attn_tile(
         uint lane                                [[thread_index_in_simdgroup]],
         uint simd                                [[simdgroup_index_in_threadgroup]],
         uint simds                               [[simdgroups_per_threadgroup]]) {
-    if (!begins(step)) {
-        return;
-    }
+    const bool begun = begins(step);
+    (void)begun;
 #if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90 // only tables with gemm_halves have this kernel
+    // What the step block says of the row is loaded together.
     const uint row = group.y;
-    if (row >= s.rows || row_stopped(step, row, SEQUENCES)) {
+    const uint rows = s.rows;
+    const bool stopped = row_stopped(step, row, SEQUENCES);
+    attn_pairs t;
+    t.kv_len = row_visible(step, row, SEQUENCES, s.kv_len, p.table);
+    attn_part a;
+    a.pages = row_pages(step, row, SEQUENCES, p.tables, p.table, p.pool, p.cap, p.kv_heads);
+    issued();
+    if (!begun || row >= rows || stopped) {
         return;
     }
-    attn_pairs t;
     t.shared = p.heads / p.kv_heads;
     t.first = 0;
     t.last = t.shared - 1;
-    t.kv_len = row_visible(step, row, SEQUENCES, s.kv_len, p.table);
     t.window = WINDOWED != 0 ? p.window : t.kv_len + 1;
     t.q = nullptr;
     t.q_stride = 0;
     t.out_stride = 0;
     t.aligned = false;
     const uint head = group.x * t.shared;
-    attn_part a;
     a.d = HEAD_DIM;
     a.kind = KV;
     a.paged = SEQUENCES != PIANOLA_SEQUENCES_OWN;
-    a.pages = row_pages(step, row, SEQUENCES, p.tables, p.table, p.pool, p.cap, p.kv_heads);
     a.head = group.x;
     a.k = kv_rows_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : group.x);
     a.v = kv_rows_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : group.x);

@@ -13,6 +13,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/emu"
 	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/table"
 )
 
 // halvesWidth returns the number of columns of a split row.
@@ -95,6 +96,28 @@ func rowsOfFew(b []byte, in, count int) []byte {
 	return rows
 }
 
+// extraRows returns n, or 0 for rows in the order of gemm_few: threadgroups without a row read the input too.
+func extraRows(few bool, n uint32) uint32 {
+	if few {
+		return 0
+	}
+	return n
+}
+
+// checkFewer runs a command for fewer rows than it has threadgroups. It checks that the rows that it writes to
+// binding out in the order of gemm_few, of in columns, are the first of want.
+func checkFewer(t *testing.T, c *command, e *emu.Program, tab *table.Table, contents [decl.MaxBindings][]byte, on launch, out, in, rows int, want []byte) {
+	t.Helper()
+	cmd := &tab.Cmds[0]
+	all := cmd.Second
+	cmd.PutSecond(decl.SecondRows, uint32(rows))
+	got := halvesUsed(rowsOfFew(c.emulated(t, e, tab, contents, on).bindings[out], in, rows), in, decl.ActF16)
+	cmd.Second = all
+	if !bytes.Equal(got, want[:len(got)]) {
+		t.Fatalf("%d rows of %d columns: other bits than with one row more", rows, in)
+	}
+}
+
 func largest(x []float32) float32 {
 	var most float32
 	for _, v := range x {
@@ -155,8 +178,12 @@ func TestHalves(t *testing.T) {
 		contents := c.contents(t, tab, slots, r)
 		cpu := used(c.onCPU(t, tab, slots, contents).bindings[kernels.HalvesBindOut])
 		for _, o := range []emu.Order{emu.Forward, emu.Random} {
-			got := c.emulated(t, e, tab, contents, launch{threads: pick(r, 32, 96, 256), extra: 2, order: o, seed: seed})
+			on := launch{threads: pick(r, 32, 96, 256), extra: extraRows(few, 2), order: o, seed: seed}
+			got := c.emulated(t, e, tab, contents, on)
 			out := used(got.bindings[kernels.HalvesBindOut])
+			if few && rows > 1 {
+				checkFewer(t, &c, e, tab, contents, on, kernels.HalvesBindOut, in, rows-1, out)
+			}
 			if silu == 0 && string(out) != string(cpu) {
 				t.Fatalf("seed %d, %d columns: not the CPU device's bits", seed, in)
 			}
@@ -385,13 +412,20 @@ func TestAddRMSNormHalves(t *testing.T) {
 	for seed := range exhaustive.Pick(uint64(12), 4) {
 		r := rand.New(rand.NewPCG(seed, 19))
 		few := r.IntN(2) == 1
-		rows, n := pick(r, 1, 3, 9, 17, 40), 8*pick(r, 1, 7, 8, 9, 40, 150)
+		// 2,000 columns are more than the threads load at once.
+		rows, n := pick(r, 1, 3, 9, 17, 40), 8*pick(r, 1, 7, 8, 9, 40, 150, 250)
 		x, delta, w := f32(normal(r, rows*n, 2)), f32(normal(r, rows*n, 1)), f32(normal(r, n, 1))
 		eps, scale, deltaScale := float32(1e-5), pick(r, float32(0), 0.5), pick(r, float32(0), 0.25)
 		run := func(c command) *outcome {
 			c.second = pianolaSecond{rows: uint32(rows)}
 			tab, slots := c.tableOf(t)
-			return c.emulated(t, e, tab, c.contents(t, tab, slots, r), launch{threads: 96, extra: 1, order: emu.Random, seed: seed})
+			contents, on := c.contents(t, tab, slots, r), launch{threads: 96, extra: extraRows(few, 1), order: emu.Random, seed: seed}
+			got := c.emulated(t, e, tab, contents, on)
+			if c.kernel == kernels.AddRMSNormHalves && few && rows > 1 {
+				all := halvesUsed(rowsOfFew(got.bindings[kernels.AddRMSNormHalvesBindOut], n, rows), n, decl.ActF16)
+				checkFewer(t, &c, e, tab, contents, on, kernels.AddRMSNormHalvesBindOut, n, rows-1, all)
+			}
+			return got
 		}
 		used := func(b []byte) []byte {
 			if few {

@@ -91,7 +91,7 @@ func (v *view) requested(device string) requests {
 	case kernels.Halves:
 		r.loads[0] = v.converted(v.value("in"))
 		r.loads[1] = min(r.loads[1], 1) * r.loads[0]
-	case kernels.AddRMSNormHalves: // x also for the sum and for the sum of squares
+	case kernels.AddRMSNormHalves: // x also for the sum and for the sum of squares, but on NVIDIA GPUs once
 		own := v.converted(v.value("n"))
 		r.loads[0], r.loads[2] = 2*r.loads[0]+own, own
 	case kernels.HeadNorm:

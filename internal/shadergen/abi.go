@@ -35,18 +35,19 @@ func (s *source) checkABI() {
 }
 
 // checkBegin checks that a kernel begins by waiting for its inputs and returns if the step's
-// stop flag is set. A kernel that reads weights before, or requests them for the L2 cache, must
+// stop flag is set. Where that flag is kept as begun, other loads may stand before the return. A kernel that reads weights before, or requests them for the L2 cache, must
 // declare that in its comment and call begins after those reads.
 func (s *source) checkBegin(k *kernel) {
 	if len(k.ahead) > 0 || k.requests != "" {
 		return
 	}
-	want := []string{"if", "(", "!", "begins", "(", "step", ")", ")", "{", "return", ";", "}"}
-	for i, w := range want {
-		if i >= len(k.body) || k.body[i].s != w {
-			s.fail(k.at, "kernel "+k.name+" must begin with: if (!begins(step)) { return; }, or have a comment `reads ahead: BINDINGS` or `requests ahead: BINDINGS` that lists the bindings it reads or requests before")
-			return
-		}
+	body := make([]string, len(k.body))
+	for i, token := range k.body {
+		body[i] = token.s
+	}
+	text := strings.Join(body, " ") + " "
+	if !strings.HasPrefix(text, "if ( ! begins ( step ) ) { return ; } ") && !strings.HasPrefix(text, "const bool begun = begins ( step ) ; ") {
+		s.fail(k.at, "kernel "+k.name+" must begin with: if (!begins(step)) { return; } or: const bool begun = begins(step);, or have a comment `reads ahead: BINDINGS` or `requests ahead: BINDINGS` that lists the bindings it reads or requests before")
 	}
 }
 
