@@ -65,7 +65,7 @@ func (s *Scheduler) Next(now time.Duration) *Step {
 	s.admit(now, step)
 	step.Bound = s.bound()
 	rows, prompts := s.split(now)
-	alone := s.alone(rows, prompts, step.Bound)
+	alone := s.alone(now, rows, prompts, step.Bound)
 	if !alone {
 		s.decode(rows, len(prompts) > 0, step)
 		s.speculate(step, len(prompts))
@@ -259,12 +259,12 @@ func (s *Scheduler) start(r *Request, now time.Duration, step *Step) {
 
 // alone reports whether the next submission is for prompts alone: they were left out of the last
 // one and do not fit beside the rows, or they are behind.
-func (s *Scheduler) alone(rows, prompts []*Request, bound time.Duration) bool {
+func (s *Scheduler) alone(now time.Duration, rows, prompts []*Request, bound time.Duration) bool {
 	if len(rows) == 0 || len(prompts) == 0 {
 		return false
 	}
 	if !s.owed {
-		return !s.left && s.behind(rows, prompts, bound)
+		return !s.left && s.behind(now, rows, prompts, bound)
 	}
 	r := prompts[0]
 	least := []Chunk{s.chunkOf(r, s.least(r))}
@@ -272,20 +272,32 @@ func (s *Scheduler) alone(rows, prompts []*Request, bound time.Duration) bool {
 		(!s.joins(r) || len(rows)+least[0].Rows > s.c.Joint || s.together(single(rows), least) > bound)
 }
 
-// behind reports whether prompts wait for more than two submissions of their own, and submissions without the rows
-// in turn with others would compute more than twice as many rows of prompts a second as submissions
-// with both. That is so if the bound has little room beside the rows.
-func (s *Scheduler) behind(rows, prompts []*Request, bound time.Duration) bool {
+// Prompts are behind if submissions without the rows, in turn with others, would compute behindTimes as many of
+// their rows a second as submissions with both, or lateTimes if a first token has not come within lateBounds
+// bounds.
+const (
+	behindTimes = 2
+	lateTimes   = 1.5
+	lateBounds  = 20
+)
+
+// behind reports whether prompts wait for more than two submissions of their own, and submissions without the
+// rows in turn with others would compute clearly more rows of prompts a second. That is so if the bound has
+// little room beside the rows.
+func (s *Scheduler) behind(now time.Duration, rows, prompts []*Request, bound time.Duration) bool {
 	alone, _, took := s.plan(prompts, &Step{Bound: bound})
-	n, wait := rowsOf(alone), 0
+	n, wait, times := rowsOf(alone), 0, float64(behindTimes)
 	for _, r := range prompts {
 		wait += r.left()
+		if r.Chosen == 0 && now > r.Arrival+lateBounds*bound {
+			times = lateTimes
+		}
 	}
 	if wait <= 2*n {
 		return false
 	}
 	both, _, all := s.plan(prompts, &Step{Decode: single(rows), Chain: 1, Bound: bound})
-	return float64(n)*float64(all) > 2*float64(rowsOf(both))*float64(took+s.step(rows))
+	return float64(n)*float64(all) > times*float64(rowsOf(both))*float64(took+s.step(rows))
 }
 
 // step returns the predicted time of one token of all rows.
