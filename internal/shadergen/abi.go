@@ -46,9 +46,13 @@ func (s *source) checkBegin(k *kernel) {
 		body[i] = token.s
 	}
 	text := strings.Join(body, " ") + " "
-	if !strings.HasPrefix(text, "if ( ! begins ( step ) ) { return ; } ") && !strings.HasPrefix(text, "const bool begun = begins ( step ) ; ") {
-		s.fail(k.at, "kernel "+k.name+" must begin with: if (!begins(step)) { return; } or: const bool begun = begins(step);, or have a comment `reads ahead: BINDINGS` or `requests ahead: BINDINGS` that lists the bindings it reads or requests before")
+	if strings.HasPrefix(text, "if ( ! begins ( step ) ) { return ; } ") {
+		return
 	}
+	if rest, ok := strings.CutPrefix(text, "const bool begun = begins ( step ) ; "); ok && (strings.Contains(rest, "! begun ") || strings.Contains(rest, "begun & & ")) {
+		return
+	}
+	s.fail(k.at, "kernel "+k.name+" must begin with: if (!begins(step)) { return; } or: const bool begun = begins(step); and use begun, or have a comment `reads ahead: BINDINGS` or `requests ahead: BINDINGS` that lists the bindings it reads or requests before")
 }
 
 func (s *source) checkBuffers(k *kernel, d *decl.Kernel) {

@@ -92,6 +92,8 @@ func TestABI(t *testing.T) {
 		{"kernel void rmsnorm(", "kernel void rmsnorn(", "x.metal:4: kernel rmsnorn is not declared"},
 		{"[[max_total_threads_per_threadgroup(256)]]", "", "has no max_total_threads"},
 		{"!begins(step)", "begins(step)", "must begin with"},
+		{"if (!begins(step)) {", "const bool begun = begins(step);\n    if (!begun || tid > p.n) {", ""},
+		{"if (!begins(step)) {", "const bool begun = begins(step);\n    if (tid > p.n) {", "must begin with"},
 		{"device const float *x", "device float *x", "x.metal:5: kernel rmsnorm: x is declared r"},
 		{"device float *out", "device const float *out", "out is declared w"},
 		{"float *w [[buffer(1)]]", "float *w [[buffer(3)]]", "binding 1 (w) is missing"},
