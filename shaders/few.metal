@@ -76,7 +76,6 @@ struct few_input {
     device const uchar *x;
     uint step;
     device const float *units;
-    float2 first; // units of the rows whose results a lane writes first
 };
 
 // copy_run starts to copy bytes, a multiple of 16. All lanes call it.
@@ -281,9 +280,9 @@ static inline uint few_row(uint i, uint k, uint lane) {
 }
 
 // add_few adds the sums of all SIMD groups, the first one's first, and writes the results. Each SIMD group
-// takes some of the products with a block of 8 rows of x.
+// takes some of the products with a block of 8 rows of x. units are those of a lane's two rows in the first.
 template <uint T, uint N, uint Wide>
-static inline void add_few(thread const few_sums<N, Wide> &sums, thread const halves_product &p, thread const few_input &input, threadgroup uchar *tg, uint lane, uint simd) {
+static inline void add_few(thread const few_sums<N, Wide> &sums, thread const halves_product &p, thread const few_input &input, float2 units, threadgroup uchar *tg, uint lane, uint simd) {
     threadgroup float4 *all = (threadgroup float4 *)tg;
     threadgroup_barrier(mem_flags::mem_threadgroup); // the rings are no longer used
     PIANOLA_UNROLL
@@ -305,7 +304,7 @@ static inline void add_few(thread const few_sums<N, Wide> &sums, thread const ha
             const uint r = part / (2 * Wide) * 8 + lane % 4 * 2 + k % 2;
             const uint o = p.low + few_row<T>(part % (2 * Wide), k / 2, lane);
             if (r < p.last && o < p.high) {
-                const float unit = part == simd ? input.first[k % 2] : input.units[r];
+                const float unit = part == simd ? units[k % 2] : input.units[r];
                 p.y[ulong(r) * p.y_stride + o] = v[k] * unit + (p.bias ? p.b[o] : 0.0f);
             }
         }
@@ -351,10 +350,11 @@ static inline uint few_begin(thread few_ring &r, uint barriers, thread const few
 
 // gemm_few_of multiplies up to 8*N rows of x.
 template <uint T, uint N, uint Wide>
-static inline void gemm_few_of(thread const halves_product &p, thread few_input &input, threadgroup uchar *tg, uint lane, uint simd) {
+static inline void gemm_few_of(thread const halves_product &p, thread const few_input &input, threadgroup uchar *tg, uint lane, uint simd) {
     typedef few_stage<T, N, Wide> S;
+    // The units of the rows whose results a lane writes first.
     const uint r = simd / (2 * Wide) * 8 + lane % 4 * 2;
-    input.first = float2(input.units[min(r, p.last - 1)], input.units[min(r + 1, p.last - 1)]);
+    const float2 units = float2(input.units[min(r, p.last - 1)], input.units[min(r + 1, p.last - 1)]);
     const few_part part = few_share<T, N, Wide>(p, tg, simd);
     uint barriers = 0;
 #ifdef PIANOLA_WARPGROUPS
@@ -403,7 +403,7 @@ static inline void gemm_few_of(thread const halves_product &p, thread few_input 
         few_next(used, S::count());
         first = last;
     }
-    add_few<T, N, Wide>(sums, p, input, tg, lane, simd);
+    add_few<T, N, Wide>(sums, p, input, units, tg, lane, simd);
 }
 
 // gemm_few_rows multiplies the rows of x of a threadgroup, up to as many of rows as it has rows of W.
@@ -417,7 +417,7 @@ static inline void gemm_few_rows(thread halves_product p, threadgroup uchar *tg,
     }
     p.last = min(rows - first, most);
     p.y += ulong(first) * p.y_stride;
-    few_input input = {p.x + first / 8 * PIANOLA_FEW_BLOCK, blocks * PIANOLA_FEW_BLOCK, nullptr, float2(0.0f)};
+    few_input input = {p.x + first / 8 * PIANOLA_FEW_BLOCK, blocks * PIANOLA_FEW_BLOCK, nullptr};
     // The units are behind the tiles.
     input.units = (device const float *)(p.x + ulong(padded(p.in) / PIANOLA_FEW_COLUMNS) * input.step) + first;
     switch (min(blocks, most / 8)) {

@@ -41,17 +41,23 @@ kernel void halves(
     }
 }
 
+// load_row loads every step-th vector of a row of count vectors, from first on. Where the row has fewer for all
+// threads, nothing is loaded; where only for some, they repeat the last.
+static inline void load_row(thread vectors &v, device const float *x, uint count, uint first, uint step) {
+    PIANOLA_UNROLL
+    for (uint k = 0; k < PIANOLA_VECTORS; k++) {
+        v.of[k] = k * step < count ? ((device const float4 *)x)[min(first + k * step, count - 1)] : float4(0.0f);
+    }
+}
+
 // add_once is add_rmsnorm_halves for a row of which each thread loads all its vectors at once, if runs. x is the
-// row, in has the vectors of delta and of the weights of the norm.
+// row, in has the vectors of what is added to it and of the weights of the norm.
 static inline void add_once(thread const halves_row &r, device float *x, thread input_vectors &in, constant pianola_add_rmsnorm_halves_params &p, bool runs, threadgroup uchar *tg, uint lane, uint simd, uint simds) {
     const uint tid = simd * 32 + lane;
     const uint threads = simds * 32;
     const uint count = p.n / 4;
     vectors v;
-    PIANOLA_UNROLL
-    for (uint k = 0; k < PIANOLA_VECTORS; k++) {
-        v.of[k] = k * threads < count ? ((device const float4 *)x)[min(tid + k * threads, count - 1)] : float4(0.0f);
-    }
+    load_row(v, x, count, tid, threads);
     issued();
     if (!runs) {
         return;
@@ -61,17 +67,15 @@ static inline void add_once(thread const halves_row &r, device float *x, thread 
     for (uint k = 0; k < PIANOLA_VECTORS; k++) {
         const uint at = tid + k * threads;
         if (at < count) {
-            v.of[k] += in.x.of[k] * or_one(p.delta_scale);
-            ((device float4 *)x)[at] = v.of[k];
-            sum += dot(v.of[k], v.of[k]);
+            in.x.of[k] = v.of[k] + in.x.of[k] * or_one(p.delta_scale);
+            ((device float4 *)x)[at] = in.x.of[k];
+            sum += dot(in.x.of[k], in.x.of[k]);
         }
     }
     sum = threadgroup_sum(sum, (threadgroup float *)tg, lane, simd, simds);
-    const float scale = precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale);
-    PIANOLA_UNROLL
-    for (uint k = 0; k < PIANOLA_VECTORS; k++) {
-        v.of[k] = tid + k * threads < count ? v.of[k] * scale * in.x2.of[k] : float4(0.0f);
-    }
+    product a;
+    a.in = p.n;
+    make_vectors<PIANOLA_FROM_NORM>(v, in, a, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), tid, threads);
     threadgroup_barrier(mem_flags::mem_threadgroup); // the reduction's memory is written again
     const float unit = unit_of(threadgroup_max(largest_of(v, 0.0f), (threadgroup float *)tg, lane, simd, simds));
     put_vectors(r, v, unit, tid, threads);
@@ -104,10 +108,7 @@ kernel void add_rmsnorm_halves(
     const bool once = padded(p.n) / 4 <= PIANOLA_VECTORS * threads;
     input_vectors in;
     if (once) {
-        PIANOLA_UNROLL
-        for (uint k = 0; k < PIANOLA_VECTORS; k++) {
-            in.x2.of[k] = k * threads < count ? ((device const float4 *)w)[min(tid + k * threads, count - 1)] : float4(0.0f);
-        }
+        load_row(in.x2, w, count, tid, threads);
         issued();
     }
     const bool begun = begins(step);
@@ -118,10 +119,7 @@ kernel void add_rmsnorm_halves(
     }
     const halves_row r = {out, padded(p.n), 1, p.few != 0 ? few_blocks(rows) : 0, group.x};
     if (once) {
-        PIANOLA_UNROLL
-        for (uint k = 0; k < PIANOLA_VECTORS; k++) {
-            in.x.of[k] = k * threads < count ? ((device const float4 *)(delta + row))[min(tid + k * threads, count - 1)] : float4(0.0f);
-        }
+        load_row(in.x, delta + row, count, tid, threads);
         add_once(r, x + row, in, p, runs, tg, lane, simd, simds);
         return;
     }
