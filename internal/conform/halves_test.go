@@ -412,26 +412,27 @@ func TestAddRMSNormHalves(t *testing.T) {
 	for seed := range exhaustive.Pick(uint64(12), 4) {
 		r := rand.New(rand.NewPCG(seed, 19))
 		few := r.IntN(2) == 1
-		// 2,000 columns are more than the threads load at once.
-		rows, n := pick(r, 1, 3, 9, 17, 40), 8*pick(r, 1, 7, 8, 9, 40, 150, 250)
+		rows, n := pick(r, 1, 3, 9, 17, 40), 8*pick(r, 1, 7, 8, 9, 40, 150)
+		if seed%4 == 3 {
+			n = 2000 // more columns than the threads load at once
+		}
 		x, delta, w := f32(normal(r, rows*n, 2)), f32(normal(r, rows*n, 1)), f32(normal(r, n, 1))
 		eps, scale, deltaScale := float32(1e-5), pick(r, float32(0), 0.5), pick(r, float32(0), 0.25)
+		used := func(b []byte) []byte {
+			if few {
+				b = rowsOfFew(b, n, rows)
+			}
+			return halvesUsed(b, n, decl.ActF16)
+		}
 		run := func(c command) *outcome {
 			c.second = pianolaSecond{rows: uint32(rows)}
 			tab, slots := c.tableOf(t)
 			contents, on := c.contents(t, tab, slots, r), launch{threads: 96, extra: extraRows(few, 1), order: emu.Random, seed: seed}
 			got := c.emulated(t, e, tab, contents, on)
 			if c.kernel == kernels.AddRMSNormHalves && few && rows > 1 {
-				all := halvesUsed(rowsOfFew(got.bindings[kernels.AddRMSNormHalvesBindOut], n, rows), n, decl.ActF16)
-				checkFewer(t, &c, e, tab, contents, on, kernels.AddRMSNormHalvesBindOut, n, rows-1, all)
+				checkFewer(t, &c, e, tab, contents, on, kernels.AddRMSNormHalvesBindOut, n, rows-1, used(got.bindings[kernels.AddRMSNormHalvesBindOut]))
 			}
 			return got
-		}
-		used := func(b []byte) []byte {
-			if few {
-				b = rowsOfFew(b, n, rows)
-			}
-			return halvesUsed(b, n, decl.ActF16)
 		}
 		input := map[string][]byte{"x": x, "delta": delta, "w": w}
 		norm := run(command{kernel: kernels.AddRMSNorm, params: kernels.AddRMSNormParams{N: uint32(n), Eps: eps, Scale: scale, DeltaScale: deltaScale}, input: input})

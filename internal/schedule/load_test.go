@@ -171,26 +171,40 @@ func TestServedLoad(t *testing.T) {
 	}
 }
 
+// servedCase is a simulated load of as many requests as ten for each client, its least rate, and the longest
+// median time of a first token.
+type servedCase struct {
+	cost    curve
+	clients int
+	bound   time.Duration
+	rate    float64
+	first   time.Duration
+}
+
+// check simulates the load. No row may wait longer than two bounds.
+func (c servedCase) check(t *testing.T) {
+	t.Helper()
+	l := served{clients: c.clients, prompt: 200, tokens: 200, requests: 10 * c.clients, bound: c.bound, trip: 30 * time.Microsecond, joint: 512, brief: true}
+	r := l.run(t, c.cost)
+	t.Logf("%d clients, bound %v: %.0f tok/s; first token p50 %v; between tokens p50 %v p99 %v", c.clients, c.bound, r.rate, r.first50(), quantile(r.inter, 50), r.inter99())
+	if most := 2 * (l.bound + l.trip); r.inter99() > most {
+		t.Errorf("%d clients, bound %v: between tokens p99 %v, want at most %v", c.clients, c.bound, r.inter99(), most)
+	}
+	if r.rate < c.rate || r.first50() > c.first {
+		t.Errorf("%d clients, bound %v: %.0f tok/s, first token %v, want %.0f and %v", c.clients, c.bound, r.rate, r.first50(), c.rate, c.first)
+	}
+}
+
 // TestServedLoadQuantised simulates a model for which the share of a step would permit only passes that compute few
 // rows a second: prompts would take the places of rows that decode for so long that 50 clients had 3,859 tok/s
 // and a first token after 985 ms, and 200 clients 3,916 tok/s and 8.6 s. So had 50 clients with a bound of 10 or
 // 15 ms, which has room for few rows of prompts beside those that decode.
 func TestServedLoadQuantised(t *testing.T) {
-	for _, c := range []struct {
-		clients int
-		bound   time.Duration
-		rate    float64
-		first   time.Duration
-	}{{50, 50, 4800, 100 * time.Millisecond}, {200, 50, 7400, 100 * time.Millisecond}, {50, 10, 4500, 80 * time.Millisecond}, {50, 15, 4200, 110 * time.Millisecond}} {
-		l := served{clients: c.clients, prompt: 200, tokens: 200, requests: 10 * c.clients, bound: c.bound * time.Millisecond, trip: 30 * time.Microsecond, joint: 512, brief: true}
-		r := l.run(t, quantised)
-		t.Logf("%d clients, bound %d ms: %.0f tok/s; first token p50 %v; between tokens p50 %v p99 %v", c.clients, c.bound, r.rate, r.first50(), quantile(r.inter, 50), r.inter99())
-		if most := 2 * (l.bound + l.trip); r.inter99() > most {
-			t.Errorf("%d clients, bound %d ms: between tokens p99 %v, want at most %v", c.clients, c.bound, r.inter99(), most)
-		}
-		if r.rate < c.rate || r.first50() > c.first {
-			t.Errorf("%d clients: %.0f tok/s, first token %v, want %.0f and %v", c.clients, r.rate, r.first50(), c.rate, c.first)
-		}
+	for _, c := range []servedCase{
+		{quantised, 50, milli(50), 4800, milli(100)}, {quantised, 200, milli(50), 7400, milli(100)},
+		{quantised, 50, milli(10), 4500, milli(80)}, {quantised, 50, milli(15), 4200, milli(110)},
+	} {
+		c.check(t)
 	}
 }
 
@@ -198,20 +212,7 @@ func TestServedLoadQuantised(t *testing.T) {
 // many rows of prompts a second as submissions in turn. Prompts then fell behind for good: with the first of
 // these, a first token came after 3.2 s (p50) at 7,142 tok/s, and with the second after 1.8 s at 6,851.
 func TestServedLate(t *testing.T) {
-	for _, c := range []struct {
-		cost  curve
-		bound time.Duration
-		rate  float64
-		first time.Duration
-	}{{h200, 12, 8500, 50 * time.Millisecond}, {quantised, 20, 7000, 150 * time.Millisecond}} {
-		l := served{clients: 200, prompt: 200, tokens: 200, requests: 2000, bound: c.bound * time.Millisecond, trip: 30 * time.Microsecond, joint: 512, brief: true}
-		r := l.run(t, c.cost)
-		t.Logf("bound %d ms: %.0f tok/s; first token p50 %v; between tokens p50 %v p99 %v", c.bound, r.rate, r.first50(), quantile(r.inter, 50), r.inter99())
-		if r.rate < c.rate || r.first50() > c.first {
-			t.Errorf("bound %d ms: %.0f tok/s, first token %v, want %.0f and %v", c.bound, r.rate, r.first50(), c.rate, c.first)
-		}
-		if most := 2 * (l.bound + l.trip); r.inter99() > most {
-			t.Errorf("bound %d ms: between tokens p99 %v, want at most %v", c.bound, r.inter99(), most)
-		}
+	for _, c := range []servedCase{{h200, 200, milli(12), 8500, milli(50)}, {quantised, 200, milli(20), 7000, milli(150)}} {
+		c.check(t)
 	}
 }

@@ -23,8 +23,9 @@
 // bound, and while rows decode no more time than Config.Share allows, or than the smallest pass takes that
 // computes nearly as many rows a second as any within the bound. If a submission had no room for
 // any prompt, the next one is for prompts alone; so is every second one while prompts are behind and would have
-// much less time beside the rows, or less time while a first token is late. So a row that decodes waits for at most one submission
-// of prompts between two of its tokens, and a prompt for at most one submission without prompts.
+// much less time beside the rows, or less time while a first token is late. So a row that decodes waits for
+// at most one submission of prompts between two of its tokens, and a prompt for at most one submission
+// without prompts.
 //
 // A row of a request with Speculate may verify a draft: it is then several rows of a joint pass, one for each
 // token of the draft, and chooses as many tokens as the draft is right, and one more. Drafts are used where

@@ -35,8 +35,9 @@ func (s *source) checkABI() {
 }
 
 // checkBegin checks that a kernel begins by waiting for its inputs and returns if the step's
-// stop flag is set. Where that flag is kept as begun, other loads may stand before the return. A kernel that reads weights before, or requests them for the L2 cache, must
-// declare that in its comment and call begins after those reads.
+// stop flag is set. Where that flag is kept as begun, other loads may stand before the return. A
+// kernel that reads weights before, or requests them for the L2 cache, must declare that in its comment
+// and call begins after those reads.
 func (s *source) checkBegin(k *kernel) {
 	if len(k.ahead) > 0 || k.requests != "" {
 		return
@@ -49,6 +50,7 @@ func (s *source) checkBegin(k *kernel) {
 	if strings.HasPrefix(text, "if ( ! begins ( step ) ) { return ; } ") {
 		return
 	}
+	// The scanner has a token for each character of an operator.
 	if rest, ok := strings.CutPrefix(text, "const bool begun = begins ( step ) ; "); ok && (strings.Contains(rest, "! begun ") || strings.Contains(rest, "begun & & ")) {
 		return
 	}
