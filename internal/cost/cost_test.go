@@ -230,7 +230,6 @@ func TestFewRequests(t *testing.T) {
 	want := map[string]uint64{
 		"layer.1.ffn.gate_up": 28672/64*64*2*4096 + 28672*weights + 2*4*64*28672, // units, and results
 		"layer.1.attn.o":      4096/32*64*2*4096 + 2*4096*weights + 2*4*64*4096,
-		"layer.1.ffn.norm":    3*4*64*4096 + 4*64*4096 + 64*(2*4096+128), // x, what is added and the weights; x and the declared rows of float16
 	}
 	for i := range commands {
 		label := tab.Label(int(p.First) + i)

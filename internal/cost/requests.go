@@ -92,7 +92,10 @@ func (v *view) requested(device string) requests {
 		r.loads[0] = v.converted(v.value("in"))
 		r.loads[1] = min(r.loads[1], 1) * r.loads[0]
 	case kernels.AddRMSNormHalves:
-		v.addNormRequests(&r, device)
+		// x also for the sum and for the sum of squares. NVIDIA GPUs read a short row once, but the
+		// measurements with which the model is calibrated are of kernels that did not.
+		own := v.converted(v.value("n"))
+		r.loads[0], r.loads[2] = 2*r.loads[0]+own, own
 	case kernels.HeadNorm:
 		r.loads[0] *= 2
 		r.loads[1] *= v.value("heads") * v.rows
@@ -312,19 +315,6 @@ func (v *view) converted(n uint64) uint64 {
 	threads := v.value("threads")
 	steps := ceilDiv(ceilDiv(n, 64)*16, 4*threads)
 	return v.rows * (2*steps - 1) * 64 * threads
-}
-
-// addNormRequests sets the requests of add_rmsnorm_halves. On an NVIDIA GPU a thread loads its part of a row
-// once, if that is at most 4 vectors. Otherwise x is read also for the sum and for the sum of squares.
-func (v *view) addNormRequests(r *requests, device string) {
-	n, threads := v.value("n"), v.value("threads")
-	if device == chip.CUDA && ceilDiv(n, 64)*16 <= 4*threads {
-		once := v.rows * ceilDiv(n/4, threads) * threads * 16
-		r.loads[0], r.loads[1], r.loads[2] = once, once, once
-		return
-	}
-	own := v.converted(n)
-	r.loads[0], r.loads[2] = 2*r.loads[0]+own, own
 }
 
 // ropeAttnRequests sets the requests of fused attention. Every threadgroup computes Q of its heads,
