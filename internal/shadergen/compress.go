@@ -32,7 +32,7 @@ func compress(body []byte) ([]byte, error) {
 	if err != nil {
 		return ptxstore.Compress(body)
 	}
-	c := exec.Command(program, "-q", "-19", "--long=25", "-c")
+	c := exec.Command(program, "-q", "--ultra", "-22", "--long=25", "-c")
 	c.Stdin, c.Stderr = bytes.NewReader(body), os.Stderr
 	return c.Output()
 }

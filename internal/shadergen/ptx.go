@@ -19,15 +19,17 @@ var (
 // finishPTX adds the thread limit of each entry, and the number of threadgroups of resident threads
 // that a multiprocessor must have room for, or one threadgroup. Both tell the assembler how many
 // registers a thread may use. It checks that everything is inlined and that every access names its
-// address space. path is the file name in errors.
+// address space, and removes the comments of entries. path is the file name in errors.
 func finishPTX(text []byte, files *source, path string, resident int) ([]byte, error) {
 	var out bytes.Buffer
 	threads, registers := 0, 0
+	entries := false // the head of the text has ended
 	for i, line := range strings.Split(strings.TrimRight(string(text), "\n"), "\n") {
 		bad := func(format string, args ...any) error {
 			return &fault{path, i + 1, fmt.Sprintf(format, args...)}
 		}
 		if m := ptxEntry.FindStringSubmatch(line); m != nil {
+			entries = true
 			name, _, _ := strings.Cut(m[1], "__")
 			j := slices.IndexFunc(files.kernels, func(k kernel) bool { return k.name == name })
 			if j < 0 {
@@ -65,9 +67,24 @@ func finishPTX(text []byte, files *source, path string, resident int) ([]byte, e
 				return nil, bad("double precision: %s", strings.TrimSpace(line))
 			}
 		}
-		out.WriteString(line + "\n")
+		if entries {
+			line = withoutComment(line)
+		}
+		if !entries || line != "" {
+			out.WriteString(line + "\n")
+		}
 	}
 	return out.Bytes(), nil
+}
+
+// withoutComment returns a line without its comment, which would make the compressed texts 4 % larger. The comment
+// that says where the inputs must be ready is kept.
+func withoutComment(line string) string {
+	if strings.TrimSpace(line) == ptx.InputsReady {
+		return line
+	}
+	line, _, _ = strings.Cut(line, "//")
+	return strings.TrimRight(line, " \t")
 }
 
 // checkBegins checks that each entry waits for its inputs, because devices may start a kernel
