@@ -199,20 +199,31 @@ func TestBatchSlots(t *testing.T) {
 	}
 }
 
-// layerKernels returns the kernels of the first layer's commands in a program, gemm_halves for gemm_few.
+// layerKernels returns the kernels of the first layer's commands in a program. For those that compute what others
+// do, it returns the others: gemm_halves, and what follows it, for gemm_few.
 func layerKernels(t *table.Table, program string) (list []decl.ID) {
 	p, _, _ := t.Program(program)
 	for i, c := range t.ProgramCmds(p) {
-		if strings.HasPrefix(t.Label(int(p.First)+i), "layer.0.") {
-			if c.Kernel == kernels.GEMMFew {
-				c.Kernel = kernels.GEMMHalves // in the same order
+		if !strings.HasPrefix(t.Label(int(p.First)+i), "layer.0.") {
+			continue
+		}
+		switch c.Kernel {
+		case kernels.GEMMFew:
+			list = append(list, kernels.GEMMHalves)
+			switch t.Specs[c.Spec].Values[kernels.GEMMFewSpecOutput] {
+			case decl.OutputGated:
+				list = append(list, kernels.Halves)
+			case decl.OutputAddScaled:
+				list = append(list, kernels.AddRMSNormHalves)
 			}
-			if c.Kernel == kernels.RoPEAttnTile { // computes what these two do
-				list = append(list, kernels.QKRoPEKV)
-				c.Kernel = kernels.AttnTile
-			}
+		case kernels.RoPEAttnTile:
+			list = append(list, kernels.QKRoPEKV, kernels.AttnTile)
+		default:
 			list = append(list, c.Kernel)
 		}
+	}
+	if n := len(list); list[n-1] == kernels.AddRMSNormHalves {
+		return list[:n-1] // the norm of the next layer
 	}
 	return list
 }

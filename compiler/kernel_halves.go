@@ -75,14 +75,8 @@ func (a addNormHalvesArgs) lower(l *lowering) {
 }
 
 // threads returns one for each vector of a row, because the residual stream is read and written vector by
-// vector. It determines the order of the norm's sum, which is the same in all programs of a table for batching.
-func (a addNormHalvesArgs) threads(l *lowering) int {
-	rows := l.p.rows
-	if l.s.in.Options.Batching {
-		rows = 1
-	}
-	return l.rowThreads(a.w.cols/4, rows)
-}
+// vector.
+func (a addNormHalvesArgs) threads(l *lowering) int { return l.rowThreads(a.w.cols/4, l.p.rows) }
 
 // halvesWidth returns the size in float32 of a row of n columns that halves writes.
 func halvesWidth(n int, act uint32) int {
@@ -105,6 +99,7 @@ type halvesProductArgs struct {
 	biasFrom int    // first element of the bias
 	act      uint32 // decl.ActF16 or decl.ActF16x2
 	few      bool   // gemm_few, for a short prompt; otherwise gemm_halves
+	form     fewForm
 }
 
 // warpgroups reports whether gemm_halves has the shape of CUDA devices with warpgroup matrix
@@ -175,7 +170,12 @@ func (a halvesProductArgs) kernel() decl.ID {
 	return kernels.GEMMHalves
 }
 
-func (a halvesProductArgs) weights() []*weight { return []*weight{a.w, a.bias} }
+func (a halvesProductArgs) weights() []*weight {
+	if a.form.output == decl.OutputAddScaled {
+		return []*weight{a.w, a.bias, a.form.next.w}
+	}
+	return []*weight{a.w, a.bias}
+}
 func (a halvesProductArgs) threads(l *lowering) int {
 	if a.few {
 		return fewThreads
@@ -187,7 +187,9 @@ func (a halvesProductArgs) lower(l *lowering) {
 	l.bind(kernels.GEMMHalvesBindX, l.n.in[0])
 	l.bindWeight(kernels.GEMMHalvesBindW, a.w)
 	l.bindVector(kernels.GEMMHalvesBindB, a.bias, a.biasFrom)
-	l.bind(kernels.GEMMHalvesBindY, l.n.out[0])
+	if a.form.output != decl.OutputGated {
+		l.bind(kernels.GEMMHalvesBindY, l.n.out[0])
+	}
 	l.set(kernels.GEMMHalvesSpecWType, uint32(a.w.typ))
 	l.flag(kernels.GEMMHalvesSpecBias, a.bias != nil)
 	l.set(kernels.GEMMHalvesSpecAct, a.act)
@@ -198,7 +200,9 @@ func (a halvesProductArgs) lower(l *lowering) {
 			rows = 2 * fewRows
 			l.flag(kernels.GEMMFewSpecWide, true)
 		}
-		kernels.GEMMFewParams{In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Ahead: a.ahead(l, rows, fewSegments)}.Put(&l.cmd)
+		p := kernels.GEMMFewParams{In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Ahead: a.ahead(l, rows, fewSegments)}
+		a.form.lower(l, &p)
+		p.Put(&l.cmd)
 		return
 	}
 	l.flag(kernels.GEMMHalvesSpecSegments, l.s.segments())

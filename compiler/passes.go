@@ -54,6 +54,8 @@ var passes = []pass{
 		on: func(s *state) bool { return s.in.Chip.GEMMHalves > 0 }},
 	{name: "fuse-rope-tile", doc: "fuses the result of fuse-rope-kv with attention whose result becomes float16, in programs of one row or of rows of different sequences", run: (*state).fuseRopeTile,
 		on: fuses(func(c *chip.Chip) bool { return c.Fuse.RopeAttn && c.GEMMHalves > 0 })},
+	{name: "fuse-few", doc: "fuses norms and silu(gate) * up between products into the products, in programs of up to 8 rows of a table for batching", run: (*state).fuseFew,
+		on: fuses(func(c *chip.Chip) bool { return c.BatchFew })},
 	{name: "group-experts", doc: "multiplies all rows of an expert at once, in programs of a chunk", run: (*state).groupExperts, on: (*state).groupsExperts},
 	{name: "weights", doc: "plans the weight slots and the upload section", run: (*state).planWeights},
 	{name: "arena", doc: "places activations in the scratch arena by liveness", run: (*state).planArena},
@@ -106,6 +108,9 @@ var order = [][2]string{
 	{"fuse-rope-kv", "fuse-rope-attn"},          // fuse-rope-attn fuses the node that fuse-rope-kv adds
 	{"fuse-rope-kv", "fuse-rope-tile"},          // fuse-rope-tile fuses the node that fuse-rope-kv adds
 	{"split-input", "fuse-rope-tile"},           // split-input lets attention convert its result
+	{"split-input", "fuse-few"},                 // fuse-few fuses the conversions that split-input adds
+	{"fuse-few", "arena"},                       // fuse-few adds and removes values
+	{"fuse-few", "weights"},                     // fuse-few changes which node reads the weights of a norm
 	{"fuse-rope-tile", "weights"},               // fuse-rope-tile joins weights of heads
 	{"fuse-rope-tile", "arena"},                 // fuse-rope-tile removes values
 	{"fuse-rope-attn", "split-attention"},       // split-attention replaces the output of attention

@@ -174,7 +174,6 @@ kernel void altup_add(
         uint3 group                          [[threadgroup_position_in_grid]],
         uint tid                             [[thread_index_in_threadgroup]],
         uint lane                            [[thread_index_in_simdgroup]],
-        uint simd                            [[simdgroup_index_in_threadgroup]],
         uint simds                           [[simdgroups_per_threadgroup]]) {
     if (!begins(step)) {
         return;
@@ -184,7 +183,7 @@ kernel void altup_add(
     }
     device float *others = rest + ulong(group.x) * (p.copies - 1) * p.n;
     device const float *from = delta + ulong(group.x) * p.n;
-    const float sum = threadgroup_sum(square_sum(from, p.n, tid, simds * 32), (threadgroup float *)tg, lane, simd, simds);
+    const float sum = row_squares(from, p.n, (threadgroup float *)tg, tid, simds * 32, lane);
     const float scale = precise::rsqrt(sum / float(p.n) + p.eps);
     for (uint i = tid; i < p.n; i += simds * 32) {
         const float v = from[i] * scale * w[i];

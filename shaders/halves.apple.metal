@@ -64,15 +64,14 @@ kernel void add_rmsnorm_halves(
     const ulong row = ulong(group.x) * p.n;
     // A thread reads only elements that it wrote itself, so no barrier is needed.
     add_to(x + row, delta + row, or_one(p.delta_scale), p.n, tid, simds * 32);
-    const float sum = threadgroup_sum(square_sum(x + row, p.n, tid, simds * 32), (threadgroup float *)tg, lane, simd, simds);
-    threadgroup_barrier(mem_flags::mem_threadgroup); // the reduction's memory is written again
+    const float sum = row_squares(x + row, p.n, (threadgroup float *)tg, tid, simds * 32, lane);
     product a;
     a.x = x;
     a.x2 = w;
     a.in = p.n;
     a.x_stride = p.n;
     const halves_row r = {out, padded(p.n), 1, p.few != 0 ? few_blocks(s.rows) : 0, group.x};
-    make_halves<PIANOLA_FROM_NORM, true>(r, a, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), true, tg, lane, simd, simds);
+    make_halves<PIANOLA_FROM_NORM, true>(r, a, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), true, tg + 4 * square_parts(p.n), lane, simd, simds);
 }
 
 [[max_total_threads_per_threadgroup(256)]]

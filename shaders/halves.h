@@ -63,7 +63,7 @@ static inline void make_vectors(thread vectors &v, thread const input_vectors &i
         if (From == PIANOLA_FROM_SILU_MUL) {
             v.of[k] = gated4(p.activation, v.of[k]) * in.x2.of[k];
         } else if (From == PIANOLA_FROM_NORM) {
-            v.of[k] = v.of[k] * scale * in.x2.of[k];
+            v.of[k] = v.of[k] * in.x2.of[k] * scale;
         } else if (From == PIANOLA_FROM_PRODUCT) {
             v.of[k] = product4(p, v.of[k], in.x2.of[k]);
         }

@@ -62,22 +62,24 @@ static inline void add_once(thread const halves_row &r, device float *x, thread 
     if (!runs) {
         return;
     }
-    float sum = 0.0f;
     PIANOLA_UNROLL
     for (uint k = 0; k < PIANOLA_VECTORS; k++) {
         const uint at = tid + k * threads;
+        float squares = 0.0f;
         if (at < count) {
-            in.x.of[k] = v.of[k] + in.x.of[k] * or_one(p.delta_scale);
+            in.x.of[k] = added(v.of[k], in.x.of[k], p.delta_scale);
             ((device float4 *)x)[at] = in.x.of[k];
-            sum += dot(in.x.of[k], in.x.of[k]);
+            squares = dot(in.x.of[k], in.x.of[k]);
+        }
+        if (k * threads < count && at - lane < count) {
+            put_squares((threadgroup float *)tg, squares, at, lane);
         }
     }
-    sum = threadgroup_sum(sum, (threadgroup float *)tg, lane, simd, simds);
+    const float sum = row_sum((threadgroup float *)tg, p.n, lane);
     product a;
     a.in = p.n;
     make_vectors<PIANOLA_FROM_NORM>(v, in, a, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), tid, threads);
-    threadgroup_barrier(mem_flags::mem_threadgroup); // the reduction's memory is written again
-    const float unit = unit_of(threadgroup_max(largest_of(v, 0.0f), (threadgroup float *)tg, lane, simd, simds));
+    const float unit = unit_of(threadgroup_max(largest_of(v, 0.0f), (threadgroup float *)tg + square_parts(p.n), lane, simd, simds));
     put_vectors(r, v, unit, tid, threads);
     if (tid == 0) {
         put_unit(r, unit);
@@ -128,14 +130,13 @@ kernel void add_rmsnorm_halves(
     }
     // A thread reads only elements that it wrote itself, so no barrier is needed.
     add_to(x + row, delta + row, or_one(p.delta_scale), p.n, tid, threads);
-    const float sum = threadgroup_sum(square_sum(x + row, p.n, tid, threads), (threadgroup float *)tg, lane, simd, simds);
-    threadgroup_barrier(mem_flags::mem_threadgroup); // the reduction's memory is written again
+    const float sum = row_squares(x + row, p.n, (threadgroup float *)tg, tid, threads, lane);
     product a;
     a.x = x;
     a.x2 = w;
     a.in = p.n;
     a.x_stride = p.n;
-    make_halves<PIANOLA_FROM_NORM, true>(r, a, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), true, tg, lane, simd, simds);
+    make_halves<PIANOLA_FROM_NORM, true>(r, a, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), true, tg + 4 * square_parts(p.n), lane, simd, simds);
 }
 
 // gemm_halves_of selects the shape of the threadgroup's work: row_group rows of x, fewer if there

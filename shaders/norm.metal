@@ -1,19 +1,19 @@
 // RMS norms and sums of the residual stream. A threadgroup processes a row or a head.
 #include "norm.h"
 
-// scale_mul writes the thread's part of (x * scale) * w.
+// scale_mul writes the thread's part of (x * w) * scale.
 static inline void scale_mul(device float *out, device const float *x, device const float *w, float scale, uint n, uint tid, uint threads) {
     if (n % 4 == 0) {
         device float4 *out4 = (device float4 *)out;
         device const float4 *x4 = (device const float4 *)x;
         device const float4 *w4 = (device const float4 *)w;
         for (uint i = tid; i < n / 4; i += threads) {
-            out4[i] = x4[i] * scale * w4[i];
+            out4[i] = x4[i] * w4[i] * scale;
         }
         return;
     }
     for (uint i = tid; i < n; i += threads) {
-        out[i] = x[i] * scale * w[i];
+        out[i] = x[i] * w[i] * scale;
     }
 }
 
@@ -29,7 +29,6 @@ kernel void rmsnorm(
         uint3 group                       [[threadgroup_position_in_grid]],
         uint tid                          [[thread_index_in_threadgroup]],
         uint lane                         [[thread_index_in_simdgroup]],
-        uint simd                         [[simdgroup_index_in_threadgroup]],
         uint simds                        [[simdgroups_per_threadgroup]]) {
     if (!begins(step)) {
         return;
@@ -39,7 +38,7 @@ kernel void rmsnorm(
     }
     const uint row = min(s.index + group.x, p.x_rows - 1);
     device const float *from = x + ulong(row) * p.n;
-    const float sum = threadgroup_sum(square_sum(from, p.n, tid, simds * 32), (threadgroup float *)tg, lane, simd, simds);
+    const float sum = row_squares(from, p.n, (threadgroup float *)tg, tid, simds * 32, lane);
     scale_mul(out + ulong(group.x) * p.n, from, w, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), p.n, tid, simds * 32);
 }
 
@@ -56,7 +55,6 @@ kernel void add_rmsnorm(
         uint3 group                           [[threadgroup_position_in_grid]],
         uint tid                              [[thread_index_in_threadgroup]],
         uint lane                             [[thread_index_in_simdgroup]],
-        uint simd                             [[simdgroup_index_in_threadgroup]],
         uint simds                            [[simdgroups_per_threadgroup]]) {
     if (!begins(step)) {
         return;
@@ -67,7 +65,7 @@ kernel void add_rmsnorm(
     const ulong row = ulong(group.x) * p.n;
     // A thread reads only elements that it wrote itself, so no barrier is needed.
     add_to(x + row, delta + row, or_one(p.delta_scale), p.n, tid, simds * 32);
-    const float sum = threadgroup_sum(square_sum(x + row, p.n, tid, simds * 32), (threadgroup float *)tg, lane, simd, simds);
+    const float sum = row_squares(x + row, p.n, (threadgroup float *)tg, tid, simds * 32, lane);
     scale_mul(out + row, x + row, w, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), p.n, tid, simds * 32);
 }
 
@@ -121,7 +119,6 @@ kernel void norm_add(
         uint3 group                        [[threadgroup_position_in_grid]],
         uint tid                           [[thread_index_in_threadgroup]],
         uint lane                          [[thread_index_in_simdgroup]],
-        uint simd                          [[simdgroup_index_in_threadgroup]],
         uint simds                         [[simdgroups_per_threadgroup]]) {
     if (!begins(step)) {
         return;
@@ -130,14 +127,14 @@ kernel void norm_add(
         return;
     }
     const ulong row = ulong(group.x) * p.n;
-    float sum = threadgroup_sum(square_sum(delta + row, p.n, tid, simds * 32), (threadgroup float *)tg, lane, simd, simds);
+    float sum = row_squares(delta + row, p.n, (threadgroup float *)tg, tid, simds * 32, lane);
     add_scaled(x + row, delta + row, post, precise::rsqrt(sum / float(p.n) + p.eps), p.n, tid, simds * 32);
     if (NORM == 0) {
         return;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup); // the reduction's memory is written again
     // A thread reads only elements that it wrote itself.
-    sum = threadgroup_sum(square_sum(x + row, p.n, tid, simds * 32), (threadgroup float *)tg, lane, simd, simds);
+    sum = row_squares(x + row, p.n, (threadgroup float *)tg, tid, simds * 32, lane);
     scale_mul(out + row, x + row, w, precise::rsqrt(sum / float(p.n) + p.eps), p.n, tid, simds * 32);
 }
 

@@ -600,14 +600,18 @@ typedef struct pianola_expert_sum_params {
 } pianola_expert_sum_params;
 PIANOLA_ASSERT_SIZE(pianola_expert_sum_params, 8);
 
-// gemm_halves for at most 64 rows. A threadgroup computes 32 rows of W by 32 rows, or 64 by 64 if wide, which only quantised weights can be. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns.
+// gemm_halves for at most 64 rows. A threadgroup computes 32 rows of W by 32 rows, or 64 by 64 if wide, which only quantised weights can be. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns. For up to 8 rows there are forms that compute what other kernels compute between products, with the same bits. With output == gated, row i of W is a gate and row out/2 + i its up, and scaled becomes activation(gate) * up, the result of silu_mul. With output == add_scaled, y[r] += delta_scale * product and scaled[r] = y[r] * next. With input == scaled, x is such a scaled, times the factor of its norm if squares is 1, and is converted to float16 as halves does.
 typedef struct pianola_gemm_few_params {
     uint32_t in; // columns of W, a multiple of 8
     uint32_t out; // rows of W
     uint32_t y_stride; // elements from one row of y to the next
     uint32_t ahead; // columns of W, a multiple of 256, that a SIMD group of gemm_few and a threadgroup of gemm_halves request before the input is ready, and that gemm_halves requests ahead later; 0: none
+    uint32_t squares; // 1: a scaled input is multiplied by the factor of its norm, and x_parts has sums of squares, else 0
+    float eps; // added to the mean square of the norm of the input
+    float scale; // factor of the normalised input; 0: 1
+    float delta_scale; // with output == add_scaled, factor of the product; 0: 1
 } pianola_gemm_few_params;
-PIANOLA_ASSERT_SIZE(pianola_gemm_few_params, 16);
+PIANOLA_ASSERT_SIZE(pianola_gemm_few_params, 32);
 
 // attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. With halves, the result is the input of gemm_halves or gemm_few: V is float16, and so is its mean but for rounding. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.
 typedef struct pianola_attn_tile_params {

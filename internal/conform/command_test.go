@@ -41,7 +41,7 @@ type command struct {
 	context uint32            // context; 0: contextRows
 	threads uint32            // threads per threadgroup; 0: 32
 	apple   bool              // there is no PTX
-	absent  []string          // absent bindings
+	absent  []string          // absent bindings, besides those that the constants make absent
 	input   map[string][]byte // contents of bindings; others are random
 }
 
@@ -121,7 +121,7 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 	var slots [decl.MaxBindings]uint32
 	for i := range cmd.Bind {
 		slots[i] = table.NoSlot
-		if i < len(k.Bindings) && !slices.Contains(c.absent, k.Bindings[i].Name) {
+		if i < len(k.Bindings) && !slices.Contains(c.absent, k.Bindings[i].Name) && k.Bindings[i].Present(env) {
 			n, err := env.Extent(i)
 			if err != nil {
 				tb.Fatal(err)

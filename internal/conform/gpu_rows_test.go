@@ -310,6 +310,58 @@ func TestGPUOrder(t *testing.T) {
 	}
 }
 
+// TestGPUFewForms is TestFewForms on a GPU.
+func TestGPUFewForms(t *testing.T) {
+	g, err := cuda.FindGPU("", 0)
+	if err != nil {
+		t.Skipf("no GPU to run on: %v", err)
+	}
+	if g.Major != 9 || g.Minor != 0 {
+		t.Skipf("%s has no gemm_few of this form", g.Name)
+	}
+	for i, typ := range halfTypes() {
+		t.Run(typ.String(), func(t *testing.T) {
+			t.Parallel()
+			cache := t.TempDir()
+			for seed := range 4 {
+				checkFewForms(t, typ, uint64(4*i+seed), func(_ *command, tab *table.Table, slots [decl.MaxBindings]uint32, contents [decl.MaxBindings][]byte) *outcome {
+					t.Helper()
+					return gpuOutcome(t, tab, slots, contents, cache)
+				})
+			}
+		})
+	}
+}
+
+// gpuOutcome runs the command of a table on a GPU. cache is a directory for assembled kernels.
+func gpuOutcome(t *testing.T, tab *table.Table, slots [decl.MaxBindings]uint32, contents [decl.MaxBindings][]byte, cache string) *outcome {
+	t.Helper()
+	d, id := onGPU(t, tab, cache)
+	for i, slot := range slots {
+		if slot == table.NoSlot {
+			continue
+		}
+		if err := d.Write(id, slot, 0, contents[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ticket, err := d.Submit(&replay.Submission{Session: id, Runs: []replay.Run{{Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}}})
+	if err == nil {
+		_, err = d.Wait(ticket)
+	}
+	out := &outcome{}
+	for i, slot := range slots {
+		if err == nil && slot != table.NoSlot {
+			out.bindings[i] = make([]byte, len(contents[i]))
+			err = d.Read(id, slot, 0, out.bindings[i])
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 // halfTypes returns the types of weights that gemm_few and gemm_halves multiply on NVIDIA GPUs.
 func halfTypes() []dtype.Type {
 	list := []dtype.Type{dtype.F16, dtype.BF16}

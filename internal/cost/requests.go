@@ -81,10 +81,8 @@ func (v *view) requested(device string) requests {
 		r.stores[kernels.RouteBindWeights] *= 2
 	case kernels.ExpertGEMM:
 		v.expertRequests(&r)
-	case kernels.GEMMFew: // whole blocks of 8 rows of x, and a unit for each result
-		group, rows := v.fewGroup(), uint64(decl.FewRows(int(v.rows)))
-		r.loads[kernels.GEMMFewBindX] = ceilDiv(v.value("out"), group)*rows*2*v.value("in") + 4*v.rows*v.value("out")
-		r.loads[kernels.GEMMFewBindW] *= ceilDiv(v.rows, group)
+	case kernels.GEMMFew:
+		v.fewRequests(&r)
 	case kernels.ExpertHalves:
 		r.loads[0] = v.value("used") * v.converted(v.value("in"))
 		r.loads[1] = min(r.loads[1], 1) * r.loads[0]
@@ -304,6 +302,21 @@ func (v *view) expertRequests(r *requests) {
 	r.loads[kernels.ExpertGEMMBindX] = groups*products*(1+v.value("act")-decl.ActF16)*128*ceilDiv(v.value("in"), 64) + 4*products*out
 	r.loads[kernels.ExpertGEMMBindW] = v.weights(r.loads[kernels.ExpertGEMMBindW]) / max(v.chosen(), 1) * v.expertTiles()
 	r.loads[kernels.ExpertGEMMBindList] = uint64(v.c.Grid[0])*uint64(v.c.Grid[1])*threads*32*ceilDiv(v.value("experts"), 128) + groups*threads*4*(products+2*v.expertTiles())
+}
+
+// fewRequests sets the requests of gemm_few. A threadgroup copies whole blocks of 8 rows of x, and loads a unit
+// for each result. If x is scaled, it copies float32, and loads the parts of 8 rows. The weights of the norm that
+// follows are loaded for each of 8 rows.
+func (v *view) fewRequests(r *requests) {
+	in, out, group := v.value("in"), v.value("out"), v.fewGroup()
+	groups := ceilDiv(out, group)
+	r.loads[kernels.GEMMFewBindX] = groups*uint64(decl.FewRows(int(v.rows)))*2*in + 4*v.rows*out
+	if v.value("input") == decl.InputScaled {
+		r.loads[kernels.GEMMFewBindX] = groups * 32 * in
+		r.loads[kernels.GEMMFewBindXParts] = groups * 2 * in
+	}
+	r.loads[kernels.GEMMFewBindW] *= ceilDiv(v.rows, group)
+	r.loads[kernels.GEMMFewBindNext] *= 8
 }
 
 // fewGroup returns the number of rows of W, and the largest number of rows of x, of a threadgroup of gemm_few.

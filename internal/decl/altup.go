@@ -77,7 +77,7 @@ var altUpAdd = Kernel{
 	Params: []Field{fieldAltUpN, fieldCopies, fieldAltEps},
 	Second: secondAltUps,
 	Worker: "4*n", // the normalised delta
-	TGMem:  reduceTGMem,
+	TGMem:  squaresTGMem,
 }
 
 // altUpMatch declares the matching of the copies' magnitudes.

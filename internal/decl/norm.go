@@ -4,6 +4,10 @@ package decl
 // group.
 const reduceTGMem = "4*ceildiv(threads,32)"
 
+// squaresTGMem is the threadgroup memory of a sum of squares of n columns, in bytes: a float32 for each 32
+// columns, rounded up to 16 bytes.
+const squaresTGMem = "16*ceildiv(n,128)"
+
 // rmsNorm declares the norm of rows.
 var rmsNorm = Kernel{
 	Name:    "rmsnorm",
@@ -23,7 +27,7 @@ var rmsNorm = Kernel{
 	},
 	Second:   []Second{secondRow, secondRows},
 	Optional: []string{"scale"},
-	TGMem:    reduceTGMem,
+	TGMem:    squaresTGMem,
 }
 
 // addRMSNorm declares the residual addition and the norm that follows it.
@@ -46,7 +50,7 @@ var addRMSNorm = Kernel{
 	},
 	Second:   []Second{secondRows},
 	Optional: []string{"scale", "delta_scale"},
-	TGMem:    reduceTGMem,
+	TGMem:    squaresTGMem,
 }
 
 // add declares the residual addition.
@@ -149,7 +153,7 @@ var normAdd = Kernel{
 	Second: []Second{secondRows},
 	Specs:  []Constant{constNorm},
 	Worker: "4*n", // the normalised delta
-	TGMem:  reduceTGMem,
+	TGMem:  squaresTGMem,
 }
 
 // layerNorm declares the norm that subtracts the mean.

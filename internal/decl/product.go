@@ -198,7 +198,7 @@ var addRMSNormHalves = Kernel{
 	Second:   []Second{secondRows},
 	Optional: []string{"scale", "delta_scale"},
 	Worker:   "4*n", // the norm of a row
-	TGMem:    reduceTGMem,
+	TGMem:    squaresTGMem + " + " + reduceTGMem,
 }
 
 // gemmHalves declares the product with float16 activations. It has a body for NVIDIA GPUs, whose
@@ -263,18 +263,35 @@ const tileTGMem = "2*64*(group + (act == f16 ? 1 : 2)*row_group)"
 // gemmFew declares the product with float16 activations for a short prompt.
 var gemmFew = Kernel{
 	Name: "gemm_few",
-	Doc:  "gemm_halves for at most 64 rows. A threadgroup computes 32 rows of W by 32 rows, or 64 by 64 if wide, which only quantised weights can be. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns.",
-	Grid: [3]string{"ceildiv(out, wide ? 64 : 32)", "ceildiv(rows, wide ? 64 : 32)", "1"},
+	Doc: "gemm_halves for at most 64 rows. A threadgroup computes 32 rows of W by 32 rows, or 64 by 64 if wide, which only quantised weights can be. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns." +
+		" For up to 8 rows there are forms that compute what other kernels compute between products, with the same bits. With output == gated, row i of W is a gate and row out/2 + i its up, and scaled becomes activation(gate) * up, the result of silu_mul. With output == add_scaled, y[r] += delta_scale * product and scaled[r] = y[r] * next." +
+		" With input == scaled, x is such a scaled, times the factor of its norm if squares is 1, and is converted to float16 as halves does.",
+	Grid: [3]string{"output == gated ? out/32 : ceildiv(out, wide ? 64 : 32)", "ceildiv(rows, wide ? 64 : 32)", "1"},
 	Require: []string{
-		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "act == f16", "rows <= 64", "threads == 256",
+		"in >= 1", "in % 8 == 0", "out >= 1", "output == gated || out <= y_stride", "act == f16", "rows <= 64", "threads == 256",
 		"weights == tiled16 || !wide && (wtype == F16 || wtype == BF16)", "ahead % 256 == 0",
+		"input == plain || input == scaled && rows <= 8 && !wide && (squares == 0 && in % 64 == 0 || squares == 1 && in % 128 == 0)",
+		"output == store || out % 128 == 0 && rows <= 8 && !wide",
+		"activation == silu || activation == gelu_tanh",
 	},
-	Bindings: append([]Binding{{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: fewRows + "*" + halvesRow, Doc: fewDoc}}, gemmHalves.Bindings[1:]...),
-	Params:   append(gemmHalves.Params[:3:3], fieldRequested),
+	Bindings: []Binding{
+		{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: "(input == scaled ? 32*in : " + fewRows + "*" + halvesRow + ")", Doc: fewDoc + ". If input is scaled, scaled of the product before"},
+		gemmHalves.Bindings[1], gemmHalves.Bindings[2],
+		{Name: "y", Role: Write, Shape: "[rows, out]", Elem: F32, Extent: "4*((rows-1)*y_stride + out)", If: "output != gated", ReadIf: "output == add_scaled", Doc: "rows y_stride apart; also read if output == add_scaled"},
+		{Name: "x_parts", Role: Read, Shape: "[rows, 1 + squares, in/32]", Elem: F32, Extent: "4*rows*ceildiv(in,16)", If: "input == scaled", Doc: "parts of the product before; if squares is 0, [rows, in/16] without squares"},
+		{Name: "next", Role: Read, Shape: "[out]", Elem: F32, Extent: "4*out", If: "output == add_scaled", Doc: "weights of the norm that follows"},
+		{Name: "scaled", Role: Write, Shape: "[out]", Elem: F32, Extent: "output == gated ? 16*out : 32*out", If: "output != store", Doc: "8 rows in the order of gemm_few, float32: for each 32 columns, for columns c = 0 and 16, for each of 8 rows, columns c to c+15. Places past rows are not written. With output == gated there are out/2 columns"},
+		{Name: "parts", Role: Write, Shape: "[rows]", Elem: Record, Extent: "4*rows*ceildiv(out, output == gated ? 32 : 16)", If: "output != store", Doc: "the largest magnitude of each 16 columns of a row of scaled with output == gated; otherwise that of each 32 columns of a row of scaled, and then the sum of the squares of each 32 columns of the row of y"},
+	},
+	Params: append(gemmHalves.Params[:3:3], fieldRequested,
+		Field{"squares", U32, "1: a scaled input is multiplied by the factor of its norm, and x_parts has sums of squares, else 0"},
+		Field{"eps", F32, "added to the mean square of the norm of the input"},
+		Field{"scale", F32, "factor of the normalised input; 0: 1"},
+		Field{"delta_scale", F32, "with output == add_scaled, factor of the product; 0: 1"}),
 	Second:   []Second{secondRows},
-	Specs:    slices.Concat(halvesSpecs, []Constant{constWide}),
-	Optional: []string{"ahead", "wide"},
-	Worker:   gemmHalves.Worker,
+	Specs:    slices.Concat(halvesSpecs, []Constant{constWide, constInput, constOutput, constActivation}),
+	Optional: []string{"ahead", "wide", "input", "output", "activation", "squares", "eps", "scale", "delta_scale"},
+	Worker:   gemmHalves.Worker + " + 1024", // and the products of a threadgroup
 	As:       &As{Kernel: "gemm_halves", Constant: "segments"},
 	TGMem:    "weights == tiled16 && !wide ? 114688 : 205312", // 8 rings
 	Chunk:    true,

@@ -1555,36 +1555,51 @@ func (p ExpertSumParams) Put(c *table.Cmd) {
 
 // Bindings of gemm_few.
 const (
-	GEMMFewBindX = 0 // r, [rows], n is in rounded up to a multiple of 64, and m is rows rounded up to 8, 16, 32 or 64: for each 32 of n columns, for each 8 of m rows, for each row, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written
-	GEMMFewBindW = 1 // r, [out, in] wtype, in the layout weights
-	GEMMFewBindB = 2 // r, [out] float32
-	GEMMFewBindY = 3 // w, [rows, out] float32, rows y_stride apart
+	GEMMFewBindX      = 0 // r, [rows], n is in rounded up to a multiple of 64, and m is rows rounded up to 8, 16, 32 or 64: for each 32 of n columns, for each 8 of m rows, for each row, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written. If input is scaled, scaled of the product before
+	GEMMFewBindW      = 1 // r, [out, in] wtype, in the layout weights
+	GEMMFewBindB      = 2 // r, [out] float32
+	GEMMFewBindY      = 3 // w, [rows, out] float32, rows y_stride apart; also read if output == add_scaled
+	GEMMFewBindXParts = 4 // r, [rows, 1 + squares, in/32] float32, parts of the product before; if squares is 0, [rows, in/16] without squares
+	GEMMFewBindNext   = 5 // r, [out] float32, weights of the norm that follows
+	GEMMFewBindScaled = 6 // w, [out] float32, 8 rows in the order of gemm_few, float32: for each 32 columns, for columns c = 0 and 16, for each of 8 rows, columns c to c+15. Places past rows are not written. With output == gated there are out/2 columns
+	GEMMFewBindParts  = 7 // w, [rows], the largest magnitude of each 16 columns of a row of scaled with output == gated; otherwise that of each 32 columns of a row of scaled, and then the sum of the squares of each 32 columns of the row of y
 )
 
 // Specialisation constants of gemm_few.
 const (
-	GEMMFewSpecWType   = 0 // weight type, a dtype.Type
-	GEMMFewSpecBias    = 1 // 1 if a bias is added
-	GEMMFewSpecAct     = 2 // activation type of the product
-	GEMMFewSpecWeights = 3 // layout of the weights, a dtype.Layout
-	GEMMFewSpecWide    = 4 // 1 if a threadgroup computes up to 64 rows of W and of x, 0 if up to 32
+	GEMMFewSpecWType      = 0 // weight type, a dtype.Type
+	GEMMFewSpecBias       = 1 // 1 if a bias is added
+	GEMMFewSpecAct        = 2 // activation type of the product
+	GEMMFewSpecWeights    = 3 // layout of the weights, a dtype.Layout
+	GEMMFewSpecWide       = 4 // 1 if a threadgroup computes up to 64 rows of W and of x, 0 if up to 32
+	GEMMFewSpecInput      = 5 // selects how the input is computed
+	GEMMFewSpecOutput     = 6 // what becomes of the product
+	GEMMFewSpecActivation = 7 // the activation function
 )
 
 // GEMMFewParams are the parameters of gemm_few.
 type GEMMFewParams struct {
-	In      uint32 // columns of W, a multiple of 8
-	Out     uint32 // rows of W
-	YStride uint32 // elements from one row of y to the next
-	Ahead   uint32 // columns of W, a multiple of 256, that a SIMD group of gemm_few and a threadgroup of gemm_halves request before the input is ready, and that gemm_halves requests ahead later; 0: none
+	In         uint32  // columns of W, a multiple of 8
+	Out        uint32  // rows of W
+	YStride    uint32  // elements from one row of y to the next
+	Ahead      uint32  // columns of W, a multiple of 256, that a SIMD group of gemm_few and a threadgroup of gemm_halves request before the input is ready, and that gemm_halves requests ahead later; 0: none
+	Squares    uint32  // 1: a scaled input is multiplied by the factor of its norm, and x_parts has sums of squares, else 0
+	Eps        float32 // added to the mean square of the norm of the input
+	Scale      float32 // factor of the normalised input; 0: 1
+	DeltaScale float32 // with output == add_scaled, factor of the product; 0: 1
 }
 
 // GEMMFewParamsOf decodes the parameters of c, a command of kernel gemm_few.
 func GEMMFewParamsOf(c *table.Cmd) GEMMFewParams {
 	return GEMMFewParams{
-		In:      u32(c, 0),
-		Out:     u32(c, 4),
-		YStride: u32(c, 8),
-		Ahead:   u32(c, 12),
+		In:         u32(c, 0),
+		Out:        u32(c, 4),
+		YStride:    u32(c, 8),
+		Ahead:      u32(c, 12),
+		Squares:    u32(c, 16),
+		Eps:        f32(c, 20),
+		Scale:      f32(c, 24),
+		DeltaScale: f32(c, 28),
 	}
 }
 
@@ -1594,7 +1609,11 @@ func (p GEMMFewParams) Put(c *table.Cmd) {
 	putU32(c, 4, p.Out)
 	putU32(c, 8, p.YStride)
 	putU32(c, 12, p.Ahead)
-	c.ParamSize = 16
+	putU32(c, 16, p.Squares)
+	putF32(c, 20, p.Eps)
+	putF32(c, 24, p.Scale)
+	putF32(c, 28, p.DeltaScale)
+	c.ParamSize = 32
 }
 
 // Bindings of attn_tile.

@@ -178,7 +178,8 @@ var instances = []compiled{
 	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16, decl.ActF16x2).and("weights", uint32(dtype.Rows)).and(segments, 0),
 		fewQuantised.and(segments, 0), append(slices.Clone(fewFloats), fewQuantised...).and(segments, 1))},
 	{kernel: "expert_gemm", fixed: slices.Concat(fewFloats, fewQuantised, fix("wtype", uint32(dtype.MXFP4)).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16)))},
-	{kernel: "gemm_few", fixed: append(fewFloats.and(wide, 0), fewQuantised.and(wide, 0, 1)...)},
+	{kernel: "gemm_few", fixed: append(append(slices.Clone(fewFloats), fewQuantised...).and(wide, 0).and("input", decl.InputPlain, decl.InputScaled).
+		and("output", decl.OutputStore, decl.OutputGated, decl.OutputAddScaled), fewQuantised.and(wide, 1).and("input", decl.InputPlain).and("output", decl.OutputStore)...)},
 	{kernel: "embed", fixed: embedded.pooled(embedded)},
 	{kernel: "attn", fixed: append(slices.Concat(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16),
 		fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)).and("sinks", 0), fix("kv", decl.KVF16, decl.KVQ8).and("sinks", 1)...).

@@ -74,17 +74,16 @@ func (h halvesRow) last() []byte {
 
 func (h halvesRow) unit() float32 { return math.Float32frombits(binary.LittleEndian.Uint32(h.last())) }
 
+// halvesUnit returns the power of two in whose units most is 1024 to 2048. Tiny values all have the same one.
+func halvesUnit(most float32) float32 {
+	return math.Float32frombits(max(math.Float32bits(most)&0x7f800000, 0x10000000) - 10<<23)
+}
+
 // put stores x in the row and pads it with 0.
 func (h halvesRow) put(x []float32) {
-	var most float32
-	for _, v := range x {
-		most = max(most, float32(math.Abs(float64(v))))
-	}
-	// Choose the power of two that makes the largest element 1024 to 2048. Tiny rows all use the
-	// same one.
-	unit := max(math.Float32bits(most)&0x7f800000, 0x10000000) - 10<<23
-	binary.LittleEndian.PutUint32(h.last(), unit)
-	inverse := math.Float32frombits(254<<23 - unit)
+	unit := halvesUnit(largestOf(x))
+	binary.LittleEndian.PutUint32(h.last(), math.Float32bits(unit))
+	inverse := 1 / unit
 	for i := range h.n {
 		var v float32
 		if i < len(x) {
@@ -192,17 +191,11 @@ type gemmHalves struct {
 }
 
 func newGEMMHalves(b *binder) (kernel, error) {
-	return newHalvesProduct(b, kernels.GEMMHalvesParamsOf(b.cmd), false)
+	k, err := newHalvesProduct(b, kernels.GEMMHalvesParamsOf(b.cmd), false)
+	return k, err
 }
 
-// newGEMMFew implements gemm_few, whose arguments are those of gemm_halves without the shape of its
-// threadgroups.
-func newGEMMFew(b *binder) (kernel, error) {
-	p := kernels.GEMMFewParamsOf(b.cmd)
-	return newHalvesProduct(b, kernels.GEMMHalvesParams{In: p.In, Out: p.Out, YStride: p.YStride, Group: 32}, true)
-}
-
-func newHalvesProduct(b *binder, p kernels.GEMMHalvesParams, few bool) (kernel, error) {
+func newHalvesProduct(b *binder, p kernels.GEMMHalvesParams, few bool) (*gemmHalves, error) {
 	t := dtype.Type(b.spec(kernels.GEMMHalvesSpecWType))
 	tiled := dtype.Layout(b.spec(kernels.GEMMHalvesSpecWeights)) == dtype.Tiled16
 	if t == dtype.F32 || tiled && !dtype.FormOf(t).HalfRange() {

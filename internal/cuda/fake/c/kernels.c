@@ -28,11 +28,15 @@ static void rope_angles(const launch *l) {
         }
 }
 
+static float squares(const float *x, uint32_t n) {
+    float sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += x[i] * x[i];
+    return sum;
+}
+
 void norm(float *out, const float *x, const float *w, uint32_t n, float eps) {
-    double sum = 0;
-    for (uint32_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
-    float s = (float)(1 / sqrt(sum / n + eps));
-    for (uint32_t i = 0; i < n; i++) out[i] = x[i] * s * w[i];
+    float s = 1 / sqrtf(squares(x, n) / n + eps);
+    for (uint32_t i = 0; i < n; i++) out[i] = x[i] * w[i] * s;
 }
 
 // factor returns a parameter for which 0 stands for 1.
@@ -506,23 +510,62 @@ static void add_rmsnorm_halves(const launch *l) {
     free(v);
 }
 
-// halves_product is gemm_halves or gemm_few, whose parameters begin alike.
-static void halves_product(const launch *l) {
+// input sets x to row r of the input of gemm_halves or gemm_few, whose parameters begin alike. The rows of a
+// scaled input, too, are one after the other here, and the first part of a row has the squares of all of them.
+static void input(const launch *l, int scaled, float *x, uint8_t *halves, uint32_t r) {
     PARAMS(gemm_few);
     uint32_t n = halves_columns(p->in), terms = halves_terms(l);
-    float *x = malloc(p->in * sizeof *x), *products = malloc(p->out * sizeof *products), unit;
-    for (uint32_t r = 0; r < rows(l); r++) {
-        const _Float16 *from = (const _Float16 *)halves_row(l->bind[0], p->in, terms, r);
-        memcpy(&unit, from + terms * n, 4);
-        for (uint32_t i = 0; i < p->in; i++) x[i] = ((float)from[i] + (terms == 2 ? (float)from[n + i] : 0)) * unit;
-        dots(products, l->bind[1], l->specs[0], 0, x, p->in, p->out);
-        for (uint32_t o = 0; o < p->out; o++) F(3)[(uint64_t)r * p->y_stride + o] = products[o] + (l->specs[1] ? F(2)[o] : 0);
+    uint8_t *from = l->bind[0];
+    if (scaled) {
+        float s = p->squares ? 1 / sqrtf(F(4)[r * p->in / 16 + p->in / 32] / p->in + p->eps) : 1;
+        for (uint32_t i = 0; i < p->in; i++) {
+            x[i] = F(0)[r * p->in + i] * s;
+            if (p->squares) x[i] *= factor(p->scale);
+        }
+        put_halves(halves, x, p->in, 1, 0);
+        from = halves;
+        r = 0;
     }
+    const _Float16 *row = (const _Float16 *)halves_row(from, p->in, terms, r);
+    float unit;
+    memcpy(&unit, row + terms * n, 4);
+    for (uint32_t i = 0; i < p->in; i++) x[i] = ((float)row[i] + (terms == 2 ? (float)row[n + i] : 0)) * unit;
+}
+
+// output writes the products of row r in a form of gemm_few.
+static void output(const launch *l, float *products, uint32_t r) {
+    PARAMS(gemm_few);
+    uint32_t half = p->out / 2;
+    if (l->specs[6] == PIANOLA_OUTPUT_GATED) {
+        for (uint32_t o = 0; o < half; o++) F(6)[r * half + o] = gated(l->specs[7], products[o]) * products[half + o];
+        return;
+    }
+    float *y = F(3) + (uint64_t)r * p->y_stride;
+    for (uint32_t o = 0; o < p->out; o++) {
+        y[o] += factor(p->delta_scale) * products[o];
+        F(6)[r * p->out + o] = y[o] * F(5)[o];
+    }
+    F(7)[r * p->out / 16 + p->out / 32] = squares(y, p->out);
+}
+
+static void halves_product(const launch *l, int few) {
+    PARAMS(gemm_few);
+    int scaled = few && l->specs[5] == PIANOLA_INPUT_SCALED, stored = !few || l->specs[6] == PIANOLA_OUTPUT_STORE;
+    float *x = malloc(p->in * sizeof *x), *products = malloc(p->out * sizeof *products);
+    uint8_t *halves = malloc(2 * halves_columns(p->in) + 128);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        input(l, scaled, x, halves, r);
+        dots(products, l->bind[1], l->specs[0], 0, x, p->in, p->out);
+        for (uint32_t o = 0; l->specs[1] && o < p->out; o++) products[o] += F(2)[o];
+        if (stored) memcpy(F(3) + (uint64_t)r * p->y_stride, products, p->out * sizeof *products);
+        else output(l, products, r);
+    }
+    free(halves);
     free(products);
     free(x);
 }
-static void gemm_halves(const launch *l) { halves_product(l); }
-static void gemm_few(const launch *l) { halves_product(l); }
+static void gemm_halves(const launch *l) { halves_product(l, 0); }
+static void gemm_few(const launch *l) { halves_product(l, 1); }
 
 static void argmax_part(const launch *l) {
     PARAMS(argmax_part);
