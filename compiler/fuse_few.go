@@ -49,7 +49,7 @@ func (f *fewForm) lower(l *lowering, p *kernels.GEMMFewParams) {
 // compute. The bits are the same, so programs of more rows keep the commands.
 func (s *state) fuseFew() error {
 	for _, p := range s.programs {
-		if p.rows > formRows || !s.segments() {
+		if p.rows > formRows {
 			continue
 		}
 		for i := 0; i+1 < len(p.nodes); i++ {
@@ -60,11 +60,11 @@ func (s *state) fuseFew() error {
 			}
 			switch a := n.args.(type) {
 			case addNormHalvesArgs:
-				if n.in[0] == before.out[0] && p.uses(before.out[0].v) == 2 && p.scales(i+1, n.out[1]) {
-					s.fuseFewNorm(p, i, product, a)
+				if n.in[0] == before.out[0] && p.uses(before.out[0].v) == 2 && p.scales(i+2, n.out[1]) {
+					p.fuseFewNorm(i, product, a)
 				}
 			case halvesArgs:
-				s.fuseFewGated(p, i, product, a)
+				p.fuseFewGated(i, product, a)
 			}
 		}
 	}
@@ -72,55 +72,61 @@ func (s *state) fuseFew() error {
 }
 
 // fuseFewNorm fuses the addition and the norm at index i+1 into the product at index i and those after it.
-func (s *state) fuseFewNorm(p *program, i int, product halvesProductArgs, norm addNormHalvesArgs) {
+func (p *program) fuseFewNorm(i int, product halvesProductArgs, norm addNormHalvesArgs) {
 	before, n := p.nodes[i], p.nodes[i+1]
 	product.form.output, product.form.next = decl.OutputAddScaled, norm.addNormArgs
 	before.args = product
-	before.out = append([]operand{n.out[0]}, s.scaled(p, i, n.out[1], product.w.rows, 2*product.w.rows/32, norm.addNormArgs)...)
+	before.out = append([]operand{n.out[0]}, p.scaled(i, n.out[1], product.w.rows, 2*product.w.rows/32, norm.addNormArgs)...)
 }
 
 // fuseFewGated fuses the activation at index i+1 into the product at index i, whose rows of W are gates and then
 // ups, and its conversion into the products after it.
-func (s *state) fuseFewGated(p *program, i int, product halvesProductArgs, a halvesArgs) {
+func (p *program) fuseFewGated(i int, product halvesProductArgs, a halvesArgs) {
 	before, n := p.nodes[i], p.nodes[i+1]
 	y, half := before.out[0], product.w.rows/2
-	if a.input != decl.InputSiLUMul || !p.scales(i+1, n.out[0]) || y.off != 0 || y.width != 2*half || p.uses(y.v) != 3 ||
+	if a.input != decl.InputSiLUMul || !p.scales(i+2, n.out[0]) || y.off != 0 || y.width != 2*half || p.uses(y.v) != 3 ||
 		n.in[0] != (operand{v: y.v, width: half}) || n.in[1] != (operand{v: y.v, off: half, width: half}) {
 		return
 	}
 	product.form.output, product.form.activation = decl.OutputGated, a.activation
-	before.args, before.out = product, s.scaled(p, i, n.out[0], half, half/16, addNormArgs{})
+	before.args, before.out = product, p.scaled(i, n.out[0], half, half/16, addNormArgs{})
 }
 
 // scaled removes the node at index i+1, which converts a row of n columns to out, and lets the products after it
 // read rows of float32 instead. It returns these rows, and what the products read of their parts, of which there
 // are a number in each row.
-func (s *state) scaled(p *program, i int, out operand, n, parts int, norm addNormArgs) []operand {
+func (p *program) scaled(i int, out operand, n, parts int, norm addNormArgs) []operand {
 	at := p.nodes[i+1]
 	rows := p.value(at.label()+".scaled", roundUp(ceil(n*formRows, p.rows), 4)).all()
 	sums := p.value(at.label()+".parts", parts).all()
 	p.splice(i+1, 1)
-	for _, r := range p.nodes[i+1:] {
-		a, ok := r.args.(halvesProductArgs)
-		if !ok || r.in[0] != out {
-			break
-		}
+	for _, r := range p.halvesReaders(i+1, out) {
+		a := r.args.(halvesProductArgs)
 		a.form.input, a.form.from = decl.InputScaled, norm
 		r.args, r.in = a, []operand{rows, sums}
 	}
 	return []operand{rows, sums}
 }
 
-// scales reports whether the products after index i, whose input is x, are to read rows of float32. They copy more
+// halvesReaders returns the products from index i on whose input is x.
+func (p *program) halvesReaders(i int, x operand) []*node {
+	end := i
+	for end < len(p.nodes) {
+		if _, ok := p.nodes[end].args.(halvesProductArgs); !ok || p.nodes[end].in[0] != x {
+			break
+		}
+		end++
+	}
+	return p.nodes[i:end]
+}
+
+// scales reports whether the products from index i on, whose input is x, are to read rows of float32. They copy more
 // bytes than rows of float16 for each byte of W, so the products of large quantised matrices would take longer
 // than the command that they save (docs/rationale/kernels.md).
 func (p *program) scales(i int, x operand) bool {
-	for _, n := range p.nodes[i+1:] {
-		a, ok := n.args.(halvesProductArgs)
-		if !ok || n.in[0] != x {
-			break
-		}
-		if bytes, _ := a.w.typ.Bytes(uint64(a.w.rows * a.w.cols)); a.w.typ.Quantized() && bytes > scaledBytes {
+	for _, n := range p.halvesReaders(i, x) {
+		w := n.args.(halvesProductArgs).w
+		if bytes, _ := w.typ.Bytes(uint64(w.rows * w.cols)); w.typ.Quantized() && bytes > scaledBytes {
 			return false
 		}
 	}

@@ -170,12 +170,8 @@ func (a halvesProductArgs) kernel() decl.ID {
 	return kernels.GEMMHalves
 }
 
-func (a halvesProductArgs) weights() []*weight {
-	if a.form.output == decl.OutputAddScaled {
-		return []*weight{a.w, a.bias, a.form.next.w}
-	}
-	return []*weight{a.w, a.bias}
-}
+func (a halvesProductArgs) weights() []*weight { return []*weight{a.w, a.bias, a.form.next.w} }
+
 func (a halvesProductArgs) threads(l *lowering) int {
 	if a.few {
 		return fewThreads

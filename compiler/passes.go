@@ -55,7 +55,7 @@ var passes = []pass{
 	{name: "fuse-rope-tile", doc: "fuses the result of fuse-rope-kv with attention whose result becomes float16, in programs of one row or of rows of different sequences", run: (*state).fuseRopeTile,
 		on: fuses(func(c *chip.Chip) bool { return c.Fuse.RopeAttn && c.GEMMHalves > 0 })},
 	{name: "fuse-few", doc: "fuses norms and silu(gate) * up between products into the products, in programs of up to 8 rows of a table for batching", run: (*state).fuseFew,
-		on: fuses(func(c *chip.Chip) bool { return c.BatchFew })},
+		on: func(s *state) bool { return !s.in.Options.NoFuse && s.segments() }},
 	{name: "group-experts", doc: "multiplies all rows of an expert at once, in programs of a chunk", run: (*state).groupExperts, on: (*state).groupsExperts},
 	{name: "weights", doc: "plans the weight slots and the upload section", run: (*state).planWeights},
 	{name: "arena", doc: "places activations in the scratch arena by liveness", run: (*state).planArena},

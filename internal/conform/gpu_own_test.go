@@ -8,52 +8,19 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	declared "github.com/pianola-engine/pianola/internal/kernels"
-	"github.com/pianola-engine/pianola/replay"
-	"github.com/pianola-engine/pianola/replay/cuda"
-	"github.com/pianola-engine/pianola/table"
 )
 
 // onGPU runs a command on a GPU. cache is a directory for assembled kernels.
-func (c command) onGPU(t *testing.T, r *rand.Rand, cache string) (bindings [decl.MaxBindings][]byte) {
+func (c command) onGPU(t *testing.T, r *rand.Rand, cache string) [decl.MaxBindings][]byte {
 	t.Helper()
 	tab, slots := c.tableOf(t)
-	d, id := onGPU(t, tab, cache)
-	contents := c.contents(t, tab, slots, r)
-	var err error
-	for i, b := range contents {
-		if err == nil && b != nil {
-			err = d.Write(id, slots[i], 0, b)
-		}
-	}
-	if err == nil {
-		var ticket replay.Ticket
-		ticket, err = d.Submit(&replay.Submission{Session: id, Runs: []replay.Run{{Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}}})
-		if err == nil {
-			_, err = d.Wait(ticket)
-		}
-	}
-	for i, b := range contents {
-		if err == nil && b != nil {
-			bindings[i] = make([]byte, len(b))
-			err = d.Read(id, slots[i], 0, bindings[i])
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return bindings
+	return gpuOutcome(t, tab, slots, c.contents(t, tab, slots, r), cache).bindings
 }
 
 // TestGPUOwn compares rope_attn_tile with the commands that it fuses, bit for bit, on a GPU: they use different
 // matrix instructions there.
 func TestGPUOwn(t *testing.T) {
-	g, err := cuda.FindGPU("", 0)
-	if err != nil {
-		t.Skipf("no GPU to run on: %v", err)
-	}
-	if g.Major != 9 || g.Minor != 0 {
-		t.Skipf("%s has no gemm_halves of this form", g.Name)
-	}
+	needHopper(t)
 	cache := t.TempDir()
 	for seed := range uint64(48) {
 		r := rand.New(rand.NewPCG(seed, 43))

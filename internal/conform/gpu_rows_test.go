@@ -49,6 +49,27 @@ func (f productForm) cluster() uint32 { return [...]uint32{gemmHalves2: 2, gemmH
 // few reports whether the kernel is gemm_few.
 func (f productForm) few() bool { return f == gemmFew || f == gemmFewWide }
 
+// needHopper skips a test of kernels that use Hopper's instructions if there is no such GPU.
+func needHopper(t *testing.T) {
+	t.Helper()
+	g, err := cuda.FindGPU("", 0)
+	if err != nil {
+		t.Skipf("no GPU to run on: %v", err)
+	}
+	if g.Major != 9 || g.Minor != 0 {
+		t.Skipf("%s is no Hopper GPU", g.Name)
+	}
+}
+
+// once runs the command of a table with one row once.
+func once(d *cuda.Device, id replay.SessionID) error {
+	ticket, err := d.Submit(&replay.Submission{Session: id, Runs: []replay.Run{{Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}}})
+	if err == nil {
+		_, err = d.Wait(ticket)
+	}
+	return err
+}
+
 // onGPU loads a table of one command on a GPU and opens a session. cache is a directory for assembled kernels.
 func onGPU(t *testing.T, tab *table.Table, cache string) (*cuda.Device, replay.SessionID) {
 	t.Helper()
@@ -113,11 +134,7 @@ func (g *gpuProduct) product(t *testing.T, halves []byte) []byte {
 	y := make([]byte, 4*g.rows*g.out)
 	err := g.d.Write(g.id, g.x, 0, halves)
 	if err == nil {
-		var ticket replay.Ticket
-		ticket, err = g.d.Submit(&replay.Submission{Session: g.id, Runs: []replay.Run{{Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}}})
-		if err == nil {
-			_, err = g.d.Wait(ticket)
-		}
+		err = once(g.d, g.id)
 	}
 	if err = errors.Join(err, g.d.Read(g.id, g.y, 0, y)); err != nil {
 		t.Fatal(err)
@@ -292,13 +309,7 @@ func checkGPUOrder(t *testing.T, m *matrix, seed uint64) {
 // TestGPUOrder runs gemm_few and gemm_halves on a GPU, for every type of weights that they multiply. Their
 // bits must be the same, because programs of different numbers of rows use them in one table for batching.
 func TestGPUOrder(t *testing.T) {
-	g, err := cuda.FindGPU("", 0)
-	if err != nil {
-		t.Skipf("no GPU to run on: %v", err)
-	}
-	if g.Major != 9 || g.Minor != 0 {
-		t.Skipf("%s has no gemm_few of this form", g.Name)
-	}
+	needHopper(t)
 	for i, typ := range halfTypes() {
 		t.Run(typ.String(), func(t *testing.T) {
 			t.Parallel()
@@ -312,13 +323,7 @@ func TestGPUOrder(t *testing.T) {
 
 // TestGPUFewForms is TestFewForms on a GPU.
 func TestGPUFewForms(t *testing.T) {
-	g, err := cuda.FindGPU("", 0)
-	if err != nil {
-		t.Skipf("no GPU to run on: %v", err)
-	}
-	if g.Major != 9 || g.Minor != 0 {
-		t.Skipf("%s has no gemm_few of this form", g.Name)
-	}
+	needHopper(t)
 	for i, typ := range halfTypes() {
 		t.Run(typ.String(), func(t *testing.T) {
 			t.Parallel()
@@ -345,10 +350,7 @@ func gpuOutcome(t *testing.T, tab *table.Table, slots [decl.MaxBindings]uint32, 
 			t.Fatal(err)
 		}
 	}
-	ticket, err := d.Submit(&replay.Submission{Session: id, Runs: []replay.Run{{Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}}})
-	if err == nil {
-		_, err = d.Wait(ticket)
-	}
+	err := once(d, id)
 	out := &outcome{}
 	for i, slot := range slots {
 		if err == nil && slot != table.NoSlot {

@@ -27,7 +27,6 @@ func newGEMMFew(b *binder) (kernel, error) {
 		gemmHalves: *product, output: output, eps: p.Eps, scale: orOne(p.Scale), deltaScale: orOne(p.DeltaScale), squares: p.Squares != 0,
 		next: b.f32(kernels.GEMMFewBindNext), scaled: b.f32(kernels.GEMMFewBindScaled), parts: b.f32(kernels.GEMMFewBindParts),
 	}
-	k.tiled = k.tiled || dtype.Layout(b.spec(kernels.GEMMFewSpecWeights)) == dtype.Tiled16
 	k.blocks = dtype.Type(b.spec(kernels.GEMMFewSpecWType))
 	if input == decl.InputScaled {
 		k.x, k.xParts = b.f32(kernels.GEMMFewBindX), b.f32(kernels.GEMMFewBindXParts)
@@ -130,13 +129,7 @@ func (k *gemmFew) multiply(w *worker, products []float32, g int) bool {
 		if o >= k.out {
 			break
 		}
-		from := block
-		if !k.tiled {
-			from = k.w[o*k.rowBytes:][:k.rowBytes]
-		} else if dtype.UntileRow(k.blocks, block, k.w, o, k.in) != nil {
-			return false
-		}
-		if !roundedToHalf(k.blocks, weights, from) {
+		if !k.weightsOf(weights, block, o) {
 			return false
 		}
 		for r := range w.rows {

@@ -191,8 +191,7 @@ type gemmHalves struct {
 }
 
 func newGEMMHalves(b *binder) (kernel, error) {
-	k, err := newHalvesProduct(b, kernels.GEMMHalvesParamsOf(b.cmd), false)
-	return k, err
+	return newHalvesProduct(b, kernels.GEMMHalvesParamsOf(b.cmd), false)
 }
 
 func newHalvesProduct(b *binder, p kernels.GEMMHalvesParams, few bool) (*gemmHalves, error) {
@@ -258,14 +257,7 @@ func (k *gemmHalves) expand(w *worker, lo, hi int) {
 	block := w.scratch[w.rows*size:][:k.rowBytes]
 	row := float32s(w.scratch[(w.rows+1)*size:][:4*k.in])
 	for o := lo * k.group; o < min(hi*k.group, k.out); o++ {
-		from := block
-		// Neither returns an error for whole blocks and a row of the matrix.
-		if !k.tiled {
-			from = k.w[o*k.rowBytes:][:k.rowBytes]
-		} else if dtype.UntileRow(k.blocks, block, k.w, o, k.in) != nil {
-			return
-		}
-		if !roundedToHalf(k.blocks, row, from) {
+		if !k.weightsOf(row, block, o) {
 			return
 		}
 		for r := range w.rows {
@@ -277,6 +269,15 @@ func (k *gemmHalves) expand(w *worker, lo, hi int) {
 			k.y[r*k.yStride+o] = sum
 		}
 	}
+}
+
+// weightsOf sets row to row o of W, rounded to float16. block has room for the row in layout Rows. It reports
+// whether W has whole blocks and the row, as it always does.
+func (k *gemmHalves) weightsOf(row []float32, block []byte, o int) bool {
+	if !k.tiled {
+		return roundedToHalf(k.blocks, row, k.w[o*k.rowBytes:][:k.rowBytes])
+	}
+	return dtype.UntileRow(k.blocks, block, k.w, o, k.in) == nil && roundedToHalf(k.blocks, row, block)
 }
 
 // roundedToHalf sets row to the weights in b, rounded to float16. It reports whether b has whole blocks.
