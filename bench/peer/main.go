@@ -116,7 +116,7 @@ func (c *config) compare(file string) (string, error) {
 
 // args returns a command line of pianola with options and their values.
 func (c *config) args(file string, options ...any) []string {
-	args := []string{c.pianola, "bench", file, "--json", "-r", "1", "-t", strconv.Itoa(c.threads)}
+	args := []string{c.pianola, "bench", file, "--device", "cpu", "--json", "-r", "1", "-t", strconv.Itoa(c.threads)}
 	for _, o := range options {
 		args = append(args, fmt.Sprint(o))
 	}
