@@ -138,8 +138,8 @@ exhaustive:
 	CGO_ENABLED=0 go test -vet=off -timeout 40m -tags exhaustive -run "$$tests" ./internal/conform $(EXHAUSTIVE)
 
 # What is skipped has one goroutine, and runs for minutes under the race detector.
-# LOOPS are the tests of replay/cpu that call its loops or single kernels from one goroutine. Of the tokenizer's
-# tests only those run that share one among goroutines.
+# LOOPS are the tests of replay/cpu that call its loops or single kernels from one goroutine. Package tokenizer
+# starts no goroutines; only the tests run whose goroutines share a tokenizer.
 LOOPS = TestMatmul|TestNormProductAdd|TestMergeProduct|TestDraws|TestFilters|TestTiled|TestProducts|TestFMA|TestDot|TestQ8Agrees|TestFloat|TestHalvesAgree|TestExp|TestQuantize|TestSumHalves|TestAddScaled|TestFP8|TestAttn
 race:
 	CGO_ENABLED=1 go test -vet=off -race -timeout 20m -skip 'TestSampledChains|TestCUDA/.*/KVKinds|TestCUDAAgrees|$(LOOPS)' \

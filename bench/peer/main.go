@@ -1,4 +1,4 @@
-// Command peer measures pianola and llama.cpp alternately on the same files, and prints a
+// Command peer measures pianola and llama.cpp on the CPU alternately, on the same files, and prints a
 // Markdown table of medians and ratios. It is a development tool: make bench-peer builds its
 // dependencies and runs it.
 //
