@@ -76,7 +76,8 @@ func TestChat(t *testing.T) {
 	b.await("document.querySelector('details.reasoning').open && document.querySelector('.reasoning-text').textContent.includes('what a table is')")
 	b.await("!document.getElementById('stop').hidden")
 	step <- struct{}{}
-	b.await("document.querySelector('article.assistant .text strong') !== null && !document.querySelector('details.reasoning').open")
+	// The page draws the paragraph anew until the list after it has a complete line.
+	b.await("document.querySelector('article.assistant .text em') !== null && !document.querySelector('details.reasoning').open")
 	first := eval[string](b, "document.querySelector('article.assistant .text').innerText")
 	if !strings.HasPrefix(first, "A dispatch table lists") {
 		t.Errorf("the beginning of the answer is %q", first)
