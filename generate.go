@@ -59,7 +59,7 @@ type GenerateOptions struct {
 }
 
 // Generate appends a prompt to the context and streams the tokens that the model generates. If the
-// loop is left early, the context contains the tokens that the loop received.
+// loop is left early, or ctx ends during it, the context contains the tokens that the loop received.
 //
 // An error is the last element of the sequence: ErrNoTokenizer, ErrEmptyPrompt, ErrContextFull if
 // the context is full before MaxTokens, ErrStopString, ErrSpeculateSampled, a *SamplingError, the
@@ -181,14 +181,24 @@ func (g *generation) chains(ctx context.Context) error {
 		base := s.Len() - len(tokens) // the position of the token before the first of them
 		for i, id := range tokens {
 			last := stopped && i == len(tokens)-1
-			if g.emit(i, id, base+i+1, last) {
+			more := g.emit(i, id, base+i+1, last)
+			if i == len(tokens)-1 {
+				if !more {
+					return nil
+				}
+				break
+			}
+			// What was decoded before ctx ended is handed over. If ctx ends while the caller handles a
+			// token, those behind it are not: that might take longer than decoding them.
+			if more && (err != nil || ctx.Err() == nil) {
 				continue
 			}
-			if i < len(tokens)-1 {
-				// Tokens that the caller did not receive leave the context.
-				if err := s.Rewind(base + i + 1); err != nil {
-					_ = s.Reset()
-				}
+			// Tokens that the caller did not receive leave the context.
+			if s.Rewind(base+i+1) != nil {
+				_ = s.Reset()
+			}
+			if more {
+				return context.Cause(ctx)
 			}
 			return nil
 		}
