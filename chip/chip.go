@@ -76,11 +76,14 @@ type Chip struct {
 	// than cores. GEMMUnit is the number of output rows of one SIMD group.
 	GEMMRows int `json:"gemm_rows"`
 	GEMMUnit int `json:"gemm_unit"`
-	// GEMMTileRows is the number of rows of the chunk that a threadgroup of gemm
-	// multiplies; 0 means all. On Metal, it is also the largest such number of gemm_halves. GEMMShare is the number of SIMD groups that divide these
-	// rows where a threadgroup then has at most GEMMRows threads.
+	// GEMMTileRows is the number of rows of the chunk that a threadgroup of gemm multiplies; 0 means
+	// all. On Metal, it is also the largest such number of gemm_halves. GEMMShare is the number of
+	// SIMD groups that divide these rows where a threadgroup then has at most GEMMRows threads.
 	GEMMTileRows int `json:"gemm_tile_rows"`
 	GEMMShare    int `json:"gemm_share"`
+	// GEMMNarrow is the largest number of rows of a float32 matrix for which a threadgroup of gemm
+	// computes 8 of them with 8 rows of the chunk; 0 means that there is no such matrix.
+	GEMMNarrow int `json:"gemm_narrow"`
 
 	// Products of few rows (gemv). GEMVRows is the number of output rows of a
 	// threadgroup. If GEMVWave is not 0, it is the smallest such number: output
@@ -436,6 +439,7 @@ func (c *Chip) checkNumbers() error {
 		{name: "gemm_unit", v: c.GEMMUnit, lo: 1, hi: c.GEMMRows, zero: true},
 		{name: "gemm_tile_rows", v: c.GEMMTileRows, lo: 1, hi: maxRows, zero: true},
 		{name: "gemm_share", v: c.GEMMShare, lo: 1, hi: maxShare},
+		{name: "gemm_narrow", v: c.GEMMNarrow, lo: 1, hi: maxRows, zero: true},
 		{name: "prefill_few", v: c.PrefillFew, lo: 1, hi: maxFew, zero: true},
 		{name: "gemv_threads", v: c.GEMVThreads, lo: c.SIMDWidth, hi: c.MaxThreads},
 		{name: "norm_threads", v: c.NormThreads, lo: c.SIMDWidth, hi: c.MaxThreads},
@@ -619,6 +623,9 @@ func (c *Chip) Fingerprint() [32]byte {
 	}
 	if c.RequestAhead > 0 {
 		b = fmt.Appendf(b, "request %d", c.RequestAhead)
+	}
+	if c.GEMMNarrow > 0 {
+		b = fmt.Appendf(b, "gemm narrow %d", c.GEMMNarrow)
 	}
 	if c.GEMVSingle > 0 {
 		b = fmt.Appendf(b, "gemv single %d", c.GEMVSingle)

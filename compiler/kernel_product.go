@@ -109,6 +109,8 @@ func (a productArgs) group(l *lowering) (group, rows int) {
 		return l.s.gemvGroup(a.w), l.rows()
 	case c.GEMMUnit == 0:
 		return c.GEMMRows, l.p.rows
+	case a.narrow(l):
+		return narrowRows, narrowRows
 	}
 	// The largest groups that keep all cores busy.
 	group = roundUp(min(c.GEMMRows, out), c.GEMMUnit)
@@ -116,6 +118,16 @@ func (a productArgs) group(l *lowering) (group, rows int) {
 		group = roundUp(group/2, c.GEMMUnit)
 	}
 	return group, c.GEMMTileRows
+}
+
+// narrowRows is the number of rows of W of a threadgroup of gemm that multiplies a float32 matrix with few rows,
+// and that of rows of the input.
+const narrowRows = 8
+
+// narrow reports whether a product of a chunk multiplies a float32 matrix with so few rows that the tiles of gemm
+// would leave most of the GPU idle, such as that of a router.
+func (a productArgs) narrow(l *lowering) bool {
+	return a.w.typ == dtype.F32 && a.w.rows <= l.s.in.Chip.GEMMNarrow && a.plain() && a.w.cols%4 == 0 && stride(l.n.in[0])%4 == 0
 }
 
 // gemvGroup returns the number of rows of w that a threadgroup of gemv computes.
@@ -151,12 +163,12 @@ func (s *state) groupOf(w *weight, out, products int) int {
 	return best
 }
 
-// threads returns the chip's GEMVThreads for gemv. For gemm it returns one thread per row of W in the
+// threads returns the chip's GEMVThreads for gemv and for matrices with few rows. For gemm it returns one thread per row of W in the
 // threadgroup, or GEMMShare threads per row if there are few rows; these threads share the rows of
 // the input.
 func (a productArgs) threads(l *lowering) int {
 	c := l.s.in.Chip
-	if !a.wide || c.GEMMUnit == 0 {
+	if !a.wide || c.GEMMUnit == 0 || a.narrow(l) {
 		return c.GEMVThreads
 	}
 	group, _ := a.group(l)

@@ -8,8 +8,10 @@
 // Weights in tiles are multiplied as integers, the same ones as in gemv. Weights in rows,
 // of any type, are multiplied as float16 with float32 sums. An activation is split into two
 // float16, and so is a weight whose type does not fit one float16. The split loses 2^-22 of
-// a product and 2^-25 of a weight.
+// a product and 2^-25 of a weight. If a threadgroup has at most 8 rows of W, float32 is multiplied as such; see
+// narrow.h.
 #include "multiply.h"
+#include "narrow.h"
 #include "product.h"
 #include "rows.h"
 #include "tiles.h"
@@ -685,6 +687,10 @@ kernel void gemm(
         }
 #undef PIANOLA_CASE
     } else if (ACT == PIANOLA_ACT_F32 && WEIGHTS == PIANOLA_WEIGHTS_ROWS) {
+        if (WTYPE == PIANOLA_WTYPE_F32 && p.group <= PIANOLA_NARROW && p.row_group <= PIANOLA_NARROW && is_plain(a)) {
+            gemm_narrow(a, tg, group.x, lane, simd, simds);
+            return;
+        }
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: gemm_of<PIANOLA_WTYPE_##type, false>(a, tg, group.x, lane, simd, simds); break;
         switch (WTYPE_FAMILY) {

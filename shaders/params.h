@@ -315,7 +315,7 @@ typedef struct pianola_gemv_params {
 } pianola_gemv_params;
 PIANOLA_ASSERT_SIZE(pianola_gemv_params, 56);
 
-// y[r] = W · input[r] (+ b) for a chunk of rows. Each weight is read once per chunk. The input must be plain or silu_mul, and the output must be store.
+// y[r] = W · input[r] (+ b) for a chunk of rows. Each weight is read once per chunk. The input must be plain or silu_mul, and the output must be store. With group <= 8 and row_group <= 8, the threads of a threadgroup divide the columns of float32 weights.
 typedef struct pianola_gemm_params {
     uint32_t in; // columns of W
     uint32_t out; // rows of W

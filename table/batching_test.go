@@ -36,12 +36,13 @@ func TestBatchingFaults(t *testing.T) {
 			c.Bind[kernels.AttnTileBindLogits] = c.Bind[kernels.AttnTileBindQ]
 		}, "its arithmetic for slot kv.0.k is attn_tile with constants"},
 		{"a number of ways", "h200", "tiny/qwen3", attn, func(_ *table.Table, c *table.Cmd) { c.Threadgroup[0] = 128 }, "threads/(128*units) [1]"},
-		{"a group of rows of experts", "h200", "variants/qwen3_moe", experts, func(_ *table.Table, c *table.Cmd) {
+		{"a group of rows of experts", "cpu", "variants/qwen3_moe", experts, func(_ *table.Table, c *table.Cmd) {
 			p := kernels.ExpertGEMVParamsOf(c)
 			p.Group = 8
 			p.Put(c)
 			c.Grid[0] = (p.Out + 7) / 8
 		}, "group, threads, stage [8 "},
+		{"threads that divide the columns of a router", "h200", "variants/qwen3_moe/model.gguf", "layer.0.ffn.router", func(_ *table.Table, c *table.Cmd) { c.Threadgroup[0] = 128 }, "threads : 0 [128]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tab := compiledOn(t, c.chip, c.model, compiler.Options{Context: 100, Batching: true})

@@ -429,6 +429,19 @@ func TestGEMM(t *testing.T) {
 	}
 }
 
+// TestNarrow compares products of chunks with float32 matrices of few rows, such as those of routers.
+func TestNarrow(t *testing.T) {
+	e := inBoth(t)
+	for seed := range uint64(exhaustive.Pick(30, 6)) {
+		r := rand.New(rand.NewPCG(seed, 35))
+		p := productOf{
+			kernel: kernels.GEMM, t: dtype.F32, act: decl.ActF32, layout: dtype.Rows, out: 1 + r.IntN(40), in: 4 * (1 + r.IntN(200)),
+			rows: pick(r, 1, 2, 4, 5, 8, 9, 21), rowGroup: pick(r, 1, 3, 8), group: pick(r, 1, 5, 8), bias: r.IntN(2) == 1, scale: pick(r, 1, 1, 1e-9, 1e9),
+		}
+		p.check(t, e.of(t, dtype.F32, seed), seed, pick(r, 32, 64, 256), 1e-5, 1e-5)
+	}
+}
+
 // TestEmbedTypes looks up rows of every type in both layouts. For types without a minimum all
 // bits must be equal, because an element is a single product.
 func TestEmbedTypes(t *testing.T) {

@@ -75,10 +75,11 @@ func squaresExtent(n string) string {
 // on their number.
 var gemm = matmul(Kernel{
 	Name:    "gemm",
-	Doc:     "y[r] = W · input[r] (+ b) for a chunk of rows. Each weight is read once per chunk. The input must be plain or silu_mul, and the output must be store.",
+	Doc:     "y[r] = W · input[r] (+ b) for a chunk of rows. Each weight is read once per chunk. The input must be plain or silu_mul, and the output must be store. With group <= 8 and row_group <= 8, the threads of a threadgroup divide the columns of float32 weights.",
 	Require: []string{"input == plain || input == silu_mul", "output == store"},
 	Second:  []Second{secondRows},
 	TGMem:   "weights == tiled16 ? 24832 : 18944",
+	Order:   []string{"group <= 8 && row_group <= 8 ? threads : 0"},
 	Chunk:   true,
 })
 
