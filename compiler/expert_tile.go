@@ -121,10 +121,11 @@ func (a expertTileArgs) shape(l *lowering) halvesShape {
 
 // groupExperts replaces the products of experts in programs of a chunk by products of all rows of an
 // expert at once, with float16 activations. The products of a layer share one list of products by expert.
-// With warpgroups, the program for short prompts keeps its kernel: few of its rows have the same expert.
+// With warpgroups, the program for short prompts keeps its kernel, because few of its rows have the same expert,
+// unless the table is for batching, whose programs all have the same arithmetic.
 func (s *state) groupExperts() error {
 	for _, p := range s.programs {
-		if !p.wide || p.name == table.ProgramPrefillFew && s.warpgroups() {
+		if !p.wide || p.name == table.ProgramPrefillFew && s.warpgroups() && !s.in.Options.Batching {
 			continue
 		}
 		var list *node   // sorts the products
@@ -210,10 +211,9 @@ func (s *state) expertInput(p *program, n *node, a expertProductArgs, act uint32
 }
 
 // groupsExperts reports whether products of experts, or of heads, are grouped: with SIMD-group matrices, and
-// with warpgroups unless the table is exact, for which there is no form with two float16 terms, or for batching,
-// whose programs of few rows use another kernel, with other bits.
+// with warpgroups unless the table is exact, for which there is no form with two float16 terms.
 func (s *state) groupsExperts() bool {
-	if o := s.in.Options; s.in.Chip.GEMMHalves == 0 || s.warpgroups() && (o.Exact || o.Batching) {
+	if o := s.in.Options; s.in.Chip.GEMMHalves == 0 || s.warpgroups() && o.Exact {
 		return false
 	}
 	return s.cfg.Experts.Count > 0 || s.cfg.Latent.KVRank > 0

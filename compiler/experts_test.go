@@ -90,6 +90,21 @@ func TestExpertCommands(t *testing.T) {
 	}
 }
 
+// TestNarrowRouter checks that small threadgroups multiply a chunk by the float32 matrix of a router on an H200.
+func TestNarrowRouter(t *testing.T) {
+	for _, o := range []Options{{}, {Batching: true}, {Exact: true}} {
+		tab := mustCompile(t, input(t, expertModels(t)[1], "h200", o))
+		p, _, _ := tab.Program(table.ProgramPrefill)
+		for i := range tab.ProgramCmds(p) {
+			if c := &tab.Cmds[int(p.First)+i]; tab.Label(int(p.First)+i) == "layer.0.ffn.router" {
+				if g := kernels.GEMMParamsOf(c); c.Kernel != kernels.GEMM || g.Group != 8 || g.RowGroup != 8 || c.Threadgroup[0] != 256 {
+					t.Errorf("%+v: %+v, %v", o, g, c.Threadgroup)
+				}
+			}
+		}
+	}
+}
+
 // TestGroupedExperts checks which programs multiply all rows of an expert at once.
 func TestGroupedExperts(t *testing.T) {
 	path := expertModels(t)[0]
@@ -103,7 +118,7 @@ func TestGroupedExperts(t *testing.T) {
 		{"m4-pro", Options{Exact: true}, []string{table.ProgramPrefill}},
 		{"h200", Options{}, []string{table.ProgramPrefill}},
 		{"h200", Options{Exact: true}, nil},
-		{"h200", Options{Batching: true}, nil},
+		{"h200", Options{Batching: true}, []string{table.ProgramDecode, table.ProgramPrefill, table.ProgramPrefillFew, table.ProgramSample}},
 	} {
 		tab, err := Compile(input(t, path, test.chip, test.options))
 		if err != nil {

@@ -54,7 +54,7 @@ func sameRow(t *testing.T, e *emu.Program, rows int, all command, alone func(row
 // among other rows.
 func TestProductRows(t *testing.T) {
 	e := builds.Get(t, fast)
-	list := []dtype.Type{dtype.F16, dtype.BF16, dtype.Q4_0, dtype.Q6_K}
+	list := []dtype.Type{dtype.F32, dtype.F16, dtype.BF16, dtype.Q4_0, dtype.Q6_K}
 	if exhaustive.On {
 		list = types()
 	}
@@ -117,7 +117,7 @@ func halvesRows(t *testing.T, e *emu.Program, m *matrix, layout dtype.Layout, ro
 }
 
 // gemmRows tests gemm, whose threadgroups have other numbers of rows of W and of threads for one row
-// than for many.
+// than for many, unless they compute at most 8 rows of W.
 func gemmRows(t *testing.T, e *emu.Program, m *matrix, layout dtype.Layout, rows int, r *rand.Rand) {
 	t.Helper()
 	act := uint32(decl.ActF32)
@@ -125,16 +125,19 @@ func gemmRows(t *testing.T, e *emu.Program, m *matrix, layout dtype.Layout, rows
 		act = decl.ActQ8
 	}
 	x := normal(r, rows*m.in, 1)
-	of := func(x []float32, group int, threads uint32) command {
+	of := func(x []float32, group, rowGroup int, threads uint32) command {
 		n := len(x) / m.in
 		return command{
 			kernel: kernels.GEMM, threads: threads, specs: []uint32{uint32(m.t), act, decl.InputPlain, 0, uint32(layout), decl.OutputStore, 0},
-			params: kernels.GEMMParams{In: uint32(m.in), Out: uint32(m.out), XStride: uint32(m.in), YStride: uint32(m.out), Group: uint32(group), RowGroup: 64},
+			params: kernels.GEMMParams{In: uint32(m.in), Out: uint32(m.out), XStride: uint32(m.in), YStride: uint32(m.out), Group: uint32(group), RowGroup: uint32(rowGroup)},
 			second: pianolaSecond{rows: uint32(n)}, absent: []string{"x2", "b"},
 			input: map[string][]byte{"x": f32(x), "w": m.bytes(layout)},
 		}
 	}
-	sameRow(t, e, rows, of(x, 128, 128), func(row int) command { return of(x[row*m.in:][:m.in], 64, 256) }, kernels.GEMMBindY, 4*m.out, 4*m.out)
+	sameRow(t, e, rows, of(x, 128, 64, 128), func(row int) command { return of(x[row*m.in:][:m.in], 64, 64, 256) }, kernels.GEMMBindY, 4*m.out, 4*m.out)
+	if m.t == dtype.F32 {
+		sameRow(t, e, rows, of(x, 8, 8, 256), func(row int) command { return of(x[row*m.in:][:m.in], 8, 8, 256) }, kernels.GEMMBindY, 4*m.out, 4*m.out)
+	}
 }
 
 // TestAttentionRows computes rows of attn_tile alone and among other rows: with windows, soft caps,
@@ -181,7 +184,7 @@ func TestAttentionRows(t *testing.T) {
 // batchedWholes are tables for batching.
 func batchedWholes() []whole {
 	var list []whole
-	for i, name := range []string{"tiny/llama", "tiny/mistral", "variants/gpt_oss", "variants/qwen3_moe", "tiny/gemma2", "tiny/qwen3/model.gguf"} {
+	for i, name := range []string{"tiny/llama", "tiny/mistral", "variants/gpt_oss", "variants/qwen3_moe", "tiny/gemma2", "tiny/qwen3/model.gguf", "variants/qwen3_moe/model.gguf"} {
 		w := whole{model: name, chip: []string{"h200", "m4-pro"}[i%2], order: emu.Order(i % 3), fast: true}
 		w.options.Batching, w.options.AllLogits = true, true
 		if i%3 == 2 {

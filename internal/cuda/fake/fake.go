@@ -28,7 +28,7 @@ func Kernels() []string {
 		"embed", "rope_angles", "rmsnorm", "add_rmsnorm", "add_rmsnorm_halves", "add", "gemv", "gemm", "head_norm", "rope", "kv_write",
 		"qk_rope_kv", "attn", "attn_tile", "attn_chunk", "rope_attn", "rope_attn_tile", "attn_merge", "silu_mul", "halves", "gemm_halves", "gemm_few", "argmax_part", "argmax", "accept", "draft",
 		"sample_adjust", "sample_filter", "sample_draw", "rank_part", "rank", "activate", "soft_cap", "norm_add", "choose_rows", "patch", "layernorm",
-		"route", "route_scored", "expert_gemv", "expert_sum", "scale_rows", "latent_kv", "causal_conv", "delta_rule", "sigmoid_mul", "ssm_scan", "gated_norm", "scale_columns",
+		"route", "route_scored", "expert_gemv", "expert_rows", "expert_halves", "expert_gemm", "expert_sum", "scale_rows", "latent_kv", "causal_conv", "delta_rule", "sigmoid_mul", "ssm_scan", "gated_norm", "scale_columns",
 		"altup_predict", "altup_correct", "altup_add", "altup_match", "top_gates", "head_layernorm",
 	}
 }

@@ -358,7 +358,7 @@ static void attn(const launch *l) {
 
 // A row of halves consists of n float16, n more if the constant act says that there are two terms, and the unit.
 static uint32_t halves_columns(uint32_t in) { return (in + 63) / 64 * 64; }
-static uint32_t halves_terms(const launch *l) { return l->specs[2] == PIANOLA_ACT_F16 ? 1 : 2; }
+uint32_t halves_terms(const launch *l) { return l->specs[2] == PIANOLA_ACT_F16 ? 1 : 2; }
 static uint8_t *halves_row(uint8_t *b, uint32_t in, uint32_t terms, uint32_t r) { return b + (uint64_t)r * (2 * terms * halves_columns(in) + 128); }
 
 // put_attention writes the elements of a head of row r with the unit 1.
@@ -471,8 +471,8 @@ static void silu_mul(const launch *l) {
         for (uint32_t i = 0; i < p->n; i++) F(2)[r * p->n + i] = gated(l->specs[0], F(0)[(uint64_t)r * p->stride + i]) * F(1)[(uint64_t)r * p->stride + i];
 }
 
-// put_halves writes row r. Here rows for gemm_few are one after the other too.
-static void put_halves(uint8_t *b, const float *v, uint32_t in, uint32_t terms, uint32_t r) {
+// Here rows for gemm_few are one after the other too.
+void put_halves(uint8_t *b, const float *v, uint32_t in, uint32_t terms, uint32_t r) {
     uint32_t n = halves_columns(in);
     _Float16 *to = (_Float16 *)halves_row(b, in, terms, r);
     float most = 0x1p-95f;
@@ -484,6 +484,14 @@ static void put_halves(uint8_t *b, const float *v, uint32_t in, uint32_t terms, 
         if (terms == 2) to[n + i] = (_Float16)(x - (float)to[i]);
     }
     memcpy(to + terms * n, &unit, 4);
+}
+
+void take_halves(float *x, uint8_t *b, uint32_t in, uint32_t terms, uint32_t r) {
+    uint32_t n = halves_columns(in);
+    const _Float16 *row = (const _Float16 *)halves_row(b, in, terms, r);
+    float unit;
+    memcpy(&unit, row + terms * n, 4);
+    for (uint32_t i = 0; i < in; i++) x[i] = ((float)row[i] + (terms == 2 ? (float)row[n + i] : 0)) * unit;
 }
 
 static void halves(const launch *l) {
@@ -514,7 +522,6 @@ static void add_rmsnorm_halves(const launch *l) {
 // scaled input, too, are one after the other here, and the first part of a row has the squares of all of them.
 static void input(const launch *l, int scaled, float *x, uint8_t *halves, uint32_t r) {
     PARAMS(gemm_few);
-    uint32_t n = halves_columns(p->in), terms = halves_terms(l);
     uint8_t *from = l->bind[0];
     if (scaled) {
         float s = p->squares ? 1 / sqrtf(F(4)[r * p->in / 16 + p->in / 32] / p->in + p->eps) : 1;
@@ -526,10 +533,7 @@ static void input(const launch *l, int scaled, float *x, uint8_t *halves, uint32
         from = halves;
         r = 0;
     }
-    const _Float16 *row = (const _Float16 *)halves_row(from, p->in, terms, r);
-    float unit;
-    memcpy(&unit, row + terms * n, 4);
-    for (uint32_t i = 0; i < p->in; i++) x[i] = ((float)row[i] + (terms == 2 ? (float)row[n + i] : 0)) * unit;
+    take_halves(x, from, p->in, halves_terms(l), r);
 }
 
 // output writes the products of row r in a form of gemm_few.

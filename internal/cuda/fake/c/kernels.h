@@ -67,6 +67,13 @@ float gated(uint32_t activation, float x);
 // dots sets y to the dot products of x with count rows of n weights, the first of which begins with element at.
 void dots(float *y, const uint8_t *w, uint32_t type, uint64_t at, const float *x, uint32_t n, uint32_t count);
 
+// halves_terms returns the number of float16 of an element of the input of a product.
+uint32_t halves_terms(const launch *l);
+
+// put_halves converts v to row r of b, and take_halves converts a row back.
+void put_halves(uint8_t *b, const float *v, uint32_t in, uint32_t terms, uint32_t r);
+void take_halves(float *x, uint8_t *b, uint32_t in, uint32_t terms, uint32_t r);
+
 // rotate rotates half pairs of x.
 void rotate(float *x, const float *angles, uint32_t half, uint32_t layout);
 

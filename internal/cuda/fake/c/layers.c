@@ -83,6 +83,47 @@ static void expert_gemv(const launch *l) {
     free(x);
 }
 
+static void expert_rows(const launch *l) {
+    PARAMS(expert_rows);
+    const uint32_t *ids = (const uint32_t *)l->bind[0];
+    uint32_t *list = (uint32_t *)l->bind[1], n = 0;
+    for (uint32_t e = 0; e < p->experts; e++) {
+        list[e] = n;
+        for (uint32_t i = 0; i < rows(l) * p->used; i++)
+            if (least(ids[i], p->experts - 1) == e) list[p->experts + 1 + n++] = i;
+    }
+    list[p->experts] = n;
+}
+
+static void expert_halves(const launch *l) {
+    PARAMS(expert_halves);
+    float *v = malloc(p->in * sizeof *v);
+    for (uint32_t r = 0; r < rows(l) * p->used; r++) {
+        for (uint32_t i = 0; i < p->in; i++) {
+            uint64_t at = (uint64_t)r * p->x_stride + i;
+            v[i] = l->specs[0] ? gated(l->specs[1], F(0)[at]) * F(1)[at] : F(0)[at];
+        }
+        put_halves(l->bind[2], v, p->in, halves_terms(l), r);
+    }
+    free(v);
+}
+
+static void expert_gemm(const launch *l) {
+    PARAMS(expert_gemm);
+    const uint32_t *list = (const uint32_t *)l->bind[3];
+    float *x = malloc(p->in * sizeof *x), *products = malloc(p->out * sizeof *products);
+    uint32_t count = rows(l) * p->used;
+    for (uint64_t e = 0; e < p->experts; e++)
+        for (uint32_t i = list[e]; i < least(list[e + 1], count); i++) {
+            uint32_t at = least(list[p->experts + 1 + i], count - 1);
+            take_halves(x, l->bind[0], p->in, halves_terms(l), at / p->share);
+            dots(products, l->bind[1], l->specs[0], e * p->out * p->in, x, p->in, p->out);
+            for (uint32_t o = 0; o < p->out; o++) F(4)[(uint64_t)at * p->y_stride + o] = products[o] + (l->specs[1] ? F(2)[e * p->out + o] : 0);
+        }
+    free(products);
+    free(x);
+}
+
 static void expert_sum(const launch *l) {
     PARAMS(expert_sum);
     for (uint32_t r = 0; r < rows(l); r++)
@@ -404,7 +445,7 @@ static void top_gates(const launch *l) {
     }
 }
 
-#define LAYERS(X) X(altup_predict) X(altup_correct) X(altup_add) X(altup_match) X(top_gates) X(head_layernorm) X(ssm_scan) X(gated_norm) X(scale_columns) X(route) X(route_scored) X(expert_gemv) X(expert_sum) X(scale_rows) X(layernorm) X(latent_kv) X(causal_conv) X(delta_rule) X(sigmoid_mul)
+#define LAYERS(X) X(altup_predict) X(altup_correct) X(altup_add) X(altup_match) X(top_gates) X(head_layernorm) X(ssm_scan) X(gated_norm) X(scale_columns) X(route) X(route_scored) X(expert_gemv) X(expert_rows) X(expert_halves) X(expert_gemm) X(expert_sum) X(scale_rows) X(layernorm) X(latent_kv) X(causal_conv) X(delta_rule) X(sigmoid_mul)
 LAYERS(GUARD)
 
 kernel layer_kernel(const char *name) {
