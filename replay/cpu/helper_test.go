@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/decl"
@@ -254,8 +255,10 @@ type solo struct {
 	tb      testing.TB
 	b       *builder
 	mem     [][]byte // memory of each slot
-	scratch [][]byte // private memory of each worker
-	shared  []byte   // of a team that prepares the input together
+	team    team     // runs the command; its workers are the first ones of workers
+	workers []*worker
+	shared  []byte // of a team that prepares the input together
+	gen     uint64 // the last generation
 }
 
 // newSolo creates a command. second holds the static secondary fields; missing names absent
@@ -338,13 +341,14 @@ func (s *solo) inModes(o *ops, parts int, modes ...mode) *table.Step {
 	if err != nil {
 		s.tb.Fatal(err)
 	}
-	t := &team{}
-	for i := range parts {
-		if i == len(s.scratch) {
-			s.scratch = append(s.scratch, guarded(s.tb, scratch))
-		}
-		t.add(s.scratch[i])
+	t := &s.team
+	t.workers = s.workers
+	for len(t.workers) < parts {
+		t.add(guarded(s.tb, scratch))
 	}
+	s.workers = t.workers
+	t.workers = t.workers[:parts] // kernels divide their work by the number of workers
+	t.shared = nil
 	if len(modes) > 1 {
 		if s.shared == nil {
 			s.shared = guarded(s.tb, scratch)
@@ -352,21 +356,23 @@ func (s *solo) inModes(o *ops, parts int, modes ...mode) *table.Step {
 		t.shared = s.shared
 	}
 	p := phaseOf(cmds[:1])
-	for i, m := range modes {
+	for _, m := range modes {
+		s.gen++
 		for _, w := range t.workers {
-			w.gen, w.use = uint64(i+1), parts
+			w.gen, w.use = s.gen, parts
 			w.own(&p, m)
 		}
 	}
 	return step
 }
 
-// implementations are the sets of loops that must give the same bits.
-func implementations() map[string]*ops {
+// implementations are the sets of loops that must give the same bits. Tests must not change them:
+// making them takes longer than many a command.
+var implementations = sync.OnceValue(func() map[string]*ops {
 	all := map[string]*ops{"portable": portable(), "fastest": fastest()}
 	maps.Copy(all, narrower())
 	return all
-}
+})
 
 func putU32s(b []byte, v ...uint32) {
 	for i, x := range v {

@@ -452,7 +452,7 @@ func TestDraws(t *testing.T) {
 		for j := range draws {
 			set.Seed = uint64(i)<<40 + uint64(j)
 			binary.LittleEndian.PutUint64(s.draw.bytes("settings"), set.Seed)
-			s.draw.run(portable(), 1)
+			s.draw.run(implementations()["portable"], 1)
 			counts[largestPart(uint32s(s.draw.bytes("out")))]++
 		}
 		chi, freedom, rest, restWant, all := 0.0, -1, 0.0, 0.0, 0.0
