@@ -30,14 +30,18 @@ func verify(s *state, after string) error {
 			}
 		}
 	}
-	labels := map[string]bool{}
+	seen := map[any]bool{}
 	for _, p := range s.programs {
+		clear(seen)
 		for _, n := range p.nodes {
-			key := p.name + " " + n.label()
-			if labels[key] {
-				return fmt.Errorf("after %s: the label %s occurs twice", after, key)
+			var key any = n.spot
+			if after == "barriers" {
+				key = n.label() // takes long to compare after each pass
 			}
-			labels[key] = true
+			if seen[key] {
+				return fmt.Errorf("after %s: the label %s %s occurs twice", after, p.name, n.label())
+			}
+			seen[key] = true
 		}
 	}
 	if len(s.t.Cmds) > 0 {
@@ -62,9 +66,11 @@ func verifyNode(n *node, written map[*value]bool) error {
 	if !ok {
 		return fmt.Errorf("kernel %d is unknown", n.kernel())
 	}
-	for _, o := range slices.Concat(n.in, n.out) {
-		if o.off < 0 || o.width < 0 || o.off+o.width > o.v.width {
-			return fmt.Errorf("operand %s is past the %d columns of its value", o, o.v.width)
+	for _, operands := range [][]operand{n.in, n.out} {
+		for _, o := range operands {
+			if o.off < 0 || o.width < 0 || o.off+o.width > o.v.width {
+				return fmt.Errorf("operand %s is past the %d columns of its value", o, o.v.width)
+			}
 		}
 	}
 	bound := len(n.in) + len(n.out)
