@@ -83,6 +83,7 @@ func placed(err error) bool {
 // place, nothing may stay allocated, and a new device must work.
 func TestFaults(t *testing.T) {
 	m := tiny(t, "llama")
+	m.src = unreleased{m.src} // a release is no driver call
 	for _, mode := range Modes() {
 		for _, code := range []int{2, 719} {
 			drv := fake.New(t)

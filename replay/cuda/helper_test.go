@@ -29,8 +29,12 @@ func fakeModules() *Modules {
 // model is a tiny model, compiled for the H200 with chunks of 16 rows.
 type model struct {
 	t   *table.Table
-	src *weights.Mapped
+	src replay.Source
 }
+
+// unreleased is a source whose memory stays in place when a device has copied it. A test that loads
+// a model hundreds of times then reads its files once.
+type unreleased struct{ replay.Source }
 
 func tiny(tb testing.TB, name string) model {
 	tb.Helper()
