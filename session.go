@@ -22,7 +22,8 @@ const DefaultChainTime = replay.DefaultChainTime
 type SessionOptions struct {
 	// Chain is the number of tokens that each submission decodes. 0 lets ChainTime decide.
 	Chain int
-	// ChainTime bounds the time of a submission, and so the time that cancelling takes.
+	// ChainTime bounds the time of a submission, and so the time that cancelling takes. With
+	// Options.Parallel, a part of a prompt may take four times as long while nothing decodes.
 	// 0 selects DefaultChainTime, or RealTimeChain with Options.RealTime.
 	ChainTime time.Duration
 	// IgnoreStops decodes past the model's stop tokens.

@@ -49,7 +49,7 @@ type Step struct {
 	SetBack  []*Request // lost their sequence number and pages
 	Refused  []Refusal  // are not part of the scheduler any more
 
-	Bound     time.Duration // smallest bound of all requests
+	Bound     time.Duration // smallest bound of all requests, times quietBounds if none decodes
 	Predicted time.Duration
 	Decoding  time.Duration // part of Predicted for the rows; 0 with Joint
 }
@@ -63,8 +63,10 @@ func (s *Scheduler) Next(now time.Duration) *Step {
 	step := &Step{}
 	s.refuseLate(now, step)
 	s.admit(now, step)
-	step.Bound = s.bound()
 	rows, prompts := s.split(now)
+	if step.Bound = s.bound(); len(rows) == 0 {
+		step.Bound *= quietBounds
+	}
 	alone := s.alone(now, rows, prompts, step.Bound)
 	if !alone {
 		s.decode(rows, len(prompts) > 0, step)
@@ -82,6 +84,10 @@ func (s *Scheduler) Next(now time.Duration) *Step {
 	step.Predicted, step.Decoding = s.predict(step)
 	return step
 }
+
+// quietBounds is the number of bounds that a submission may take while no request decodes. Nobody's next token waits
+// for it then, and on a CPU, where a bound is the time of a few rows, longer chunks take much less time a row.
+const quietBounds = 4
 
 // bound returns the smallest bound of all requests.
 func (s *Scheduler) bound() (least time.Duration) {

@@ -14,9 +14,9 @@
 //
 // # What is promised
 //
-// The predicted time of a submission is at most the smallest bound of all requests that run or wait,
-// with two exceptions, the minimum units: one token of all rows that decode, or one chunk of LeastChunk
-// rows, may take longer, and are then a submission of their own.
+// The predicted time of a submission is at most the smallest bound of all requests that run or wait, or four
+// times that while none of them decodes, with two exceptions, the minimum units: one token of all rows that
+// decode, or one chunk of LeastChunk rows, may take longer, and are then a submission of their own.
 //
 // Rows that decode come first in a submission. Chunks of prompts are computed behind them, or in one pass
 // with them, in which each row chooses one token. Prompts get what is left of the token budget and of the

@@ -202,6 +202,16 @@ func (s *sim) checkStep(step *Step) error {
 			return fmt.Errorf("chunk of %d rows", c.Rows)
 		}
 	}
+	for _, r := range step.Decode {
+		if step.Bound > r.Request.Bound {
+			return fmt.Errorf("the bound is %v, that of %d, which decodes, is %v", step.Bound, r.Request.ID, r.Request.Bound)
+		}
+	}
+	for _, c := range step.Chunks {
+		if step.Bound > quietBounds*c.Request.Bound {
+			return fmt.Errorf("the bound is %v, that of %d is %v", step.Bound, c.Request.ID, c.Request.Bound)
+		}
+	}
 	alone := len(step.Chunks) == 0 && step.Chain == 1 || len(step.Decode) == 0 && len(step.Chunks) == 1 && step.Chunks[0].Rows <= LeastChunk
 	if step.Predicted > step.Bound && !alone {
 		return fmt.Errorf("predicted %v, more than %v", step.Predicted, step.Bound)
