@@ -144,8 +144,8 @@ type Figures struct {
 	SetBacks int           // number of times that the request was set back
 	Drafted  int           // tokens of drafts that were verified
 	Accepted int           // tokens of them that were right
-	Rows     int           // sum of the rows of the submissions that chose its tokens
-	Steps    int           // number of these submissions
+	Steps    int           // submissions that computed a row or a part of the prompt of it
+	Rows     int           // sum of the rows that decoded in them, at least 1 for each
 	Device   time.Duration // their time
 }
 
@@ -216,22 +216,26 @@ func (c *Context) Start(a Ask) (*Stream, error) {
 }
 
 // post appends tokens for the caller to fetch.
-func (st *Stream) post(tokens []int32, ranks []byte, stopped bool, rows int, took time.Duration) {
+func (st *Stream) post(tokens []int32, ranks []byte, stopped bool) {
 	st.mu.Lock()
 	st.tokens, st.ranks, st.stopped = append(st.tokens, tokens...), append(st.ranks, ranks...), stopped
-	st.figures.Rows += max(1, rows)
-	st.figures.Steps++
-	st.figures.Device += took
 	st.mu.Unlock()
 	st.notify()
 }
 
+// count counts a submission.
+func (st *Stream) count(rows int, took time.Duration) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.figures.Steps++
+	st.figures.Rows += max(1, rows)
+	st.figures.Device += took
+}
+
 // postValues appends values for the caller to fetch.
-func (st *Stream) postValues(v []byte, took time.Duration) {
+func (st *Stream) postValues(v []byte) {
 	st.mu.Lock()
 	st.values = append(st.values, v)
-	st.figures.Steps++
-	st.figures.Device += took
 	st.mu.Unlock()
 	st.notify()
 }

@@ -377,12 +377,13 @@ func (e *Engine) settle(step *schedule.Step, err error) {
 	for i, r := range requests {
 		st := e.streams[r]
 		c := st.c
+		st.count(len(step.Decode), e.sub.Took)
 		if v := e.sub.Results[i].Values; len(v) > 0 && err == nil {
-			st.postValues(v, e.sub.Took)
+			st.postValues(v)
 		}
 		if n := r.Chosen - before[i]; n > 0 {
 			c.ring = len(r.Tokens)
-			st.post(outcomes[i].Tokens, e.sub.Results[i].Ranks, outcomes[i].Stopped, len(step.Decode), e.sub.Took)
+			st.post(outcomes[i].Tokens, e.sub.Results[i].Ranks, outcomes[i].Stopped)
 		}
 	}
 	if err != nil {

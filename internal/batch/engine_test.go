@@ -367,6 +367,23 @@ func TestCommonPrefix(t *testing.T) {
 	}
 }
 
+// TestFigures checks that a request counts the submissions of its prompt, too.
+func TestFigures(t *testing.T) {
+	e, _ := open(t, []pages.Kind{{Name: "full", Pages: 40}}, 2, nil)
+	c := e.NewContext("")
+	st, err := c.Start(ask(numbers(0, 500), 1, settings{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := collect(bg, st)
+	st.Close(len(got))
+	if f := st.Figures(); err != nil || len(got) != 1 || f.Steps < 2 || f.Rows != f.Steps || f.Filled != 500 {
+		t.Errorf("%d tokens, %v: %+v", len(got), err, f)
+	}
+	c.Close()
+	released(t, e)
+}
+
 // TestSlowCaller checks that a request whose caller fetches nothing is paused, that its pages can be
 // used by others meanwhile, and that it loses nothing.
 func TestSlowCaller(t *testing.T) {
