@@ -181,32 +181,29 @@ func (g *generation) chains(ctx context.Context) error {
 		base := s.Len() - len(tokens) // the position of the token before the first of them
 		for i, id := range tokens {
 			last := stopped && i == len(tokens)-1
-			more := g.emit(i, id, base+i+1, last)
-			if i == len(tokens)-1 {
-				if !more {
-					return nil
-				}
-				break
+			if !g.emit(i, id, base+i+1, last) {
+				g.forget(base + i + 1)
+				return nil
 			}
 			// What was decoded before ctx ended is handed over. If ctx ends while the caller handles a
 			// token, those behind it are not: that might take longer than decoding them.
-			if more && (err != nil || ctx.Err() == nil) {
-				continue
-			}
-			// Tokens that the caller did not receive leave the context.
-			if s.Rewind(base+i+1) != nil {
-				_ = s.Reset()
-			}
-			if more {
+			if err == nil && ctx.Err() != nil && i < len(tokens)-1 {
+				g.forget(base + i + 1)
 				return context.Cause(ctx)
 			}
-			return nil
 		}
 		if err != nil || stopped {
 			return err
 		}
 	}
 	return nil
+}
+
+// forget removes the tokens behind the first n, which the caller did not receive, from the context.
+func (g *generation) forget(n int) {
+	if n < g.s.Len() && g.s.Rewind(n) != nil {
+		_ = g.s.Reset()
+	}
 }
 
 // emit hands token i of a chain over and reports whether to go on.

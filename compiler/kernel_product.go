@@ -163,9 +163,9 @@ func (s *state) groupOf(w *weight, out, products int) int {
 	return best
 }
 
-// threads returns the chip's GEMVThreads for gemv and for matrices with few rows. For gemm it returns one thread per row of W in the
-// threadgroup, or GEMMShare threads per row if there are few rows; these threads share the rows of
-// the input.
+// threads returns the chip's GEMVThreads for gemv and for narrow products. For others of gemm it
+// returns one thread per row of W in the threadgroup, or GEMMShare threads per row if there are few
+// rows; these threads share the rows of the input.
 func (a productArgs) threads(l *lowering) int {
 	c := l.s.in.Chip
 	if !a.wide || c.GEMMUnit == 0 || a.narrow(l) {
