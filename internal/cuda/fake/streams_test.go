@@ -42,6 +42,35 @@ func newGPU(t *testing.T) *gpu {
 	return g
 }
 
+// TestFailedPops opens and closes a context 40 times on one thread, and popping it fails each time. Contexts that
+// do not exist any more take no place on the thread's stack.
+func TestFailedPops(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	f := fake.New(t)
+	d, err := driver.Open(f.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 40 {
+		ctx, err := d.PrimaryCtxRetain(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.CtxPush(ctx); err != nil {
+			t.Fatal(err)
+		}
+		f.FailAt(1, 2)
+		if err := d.CtxPop(); err == nil {
+			t.Error("popping did not fail")
+		}
+		if err := d.PrimaryCtxRelease(0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.Check()
+}
+
 // within calls f on a separate thread with the context current. It fails the test if f takes
 // longer than a minute.
 func (g *gpu) within(t *testing.T, f func()) {

@@ -232,10 +232,20 @@ int cuDevicePrimaryCtxRelease_v2(int dev) {
     return leave(0);
 }
 
+// drop_contexts removes contexts that do not exist any more from this thread's stack. They stay there if popping
+// them has failed.
+static void drop_contexts(void) {
+    int n = 0;
+    for (int i = 0; i < current.n; i++)
+        if (current.id[i] == F.context) current.id[n++] = current.id[i];
+    current.n = n;
+}
+
 int cuCtxPushCurrent_v2(uint64_t c) {
     int e = enter("cuCtxPushCurrent", 1);
     if (e && e == F.sticky && F.fail_at != F.calls) e = 0; // an error of an earlier kernel, not of this call
     if (!e && (!F.context || c != F.context)) e = 201;
+    if (!e && current.n == 16) drop_contexts();
     if (!e && current.n == 16) e = complain("cuCtxPushCurrent", "too deep");
     if (!e) current.id[current.n++] = c;
     return leave(e);
