@@ -299,6 +299,7 @@ func TestPooledCancel(t *testing.T) {
 // TestFaultsPooled is TestFaults for a pooled table.
 func TestFaultsPooled(t *testing.T) {
 	m := sequences(t)
+	m.src = unreleased{m.src} // a release is no driver call
 	for _, mode := range []string{"record", "encode"} {
 		for _, code := range []int{2, 719} {
 			drv := fake.New(t)
