@@ -36,7 +36,7 @@ func verify(s *state, after string) error {
 		for _, n := range p.nodes {
 			var key any = n.spot
 			if after == "barriers" {
-				key = n.label() // takes long to compare after each pass
+				key = n.label() // formatting it after each pass would take most of the time
 			}
 			if seen[key] {
 				return fmt.Errorf("after %s: the label %s %s occurs twice", after, p.name, n.label())

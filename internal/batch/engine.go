@@ -377,7 +377,9 @@ func (e *Engine) settle(step *schedule.Step, err error) {
 	for i, r := range requests {
 		st := e.streams[r]
 		c := st.c
-		st.count(len(step.Decode), e.sub.Took)
+		if err == nil {
+			st.count(len(step.Decode), e.sub.Took)
+		}
 		if v := e.sub.Results[i].Values; len(v) > 0 && err == nil {
 			st.postValues(v)
 		}

@@ -139,7 +139,7 @@ func TestCommitted(t *testing.T) {
 			t.Errorf("%s: %d committed assembly files for %d C files: %v", dir, len(there), len(sources), err)
 		}
 		for _, source := range sources {
-			path := filepath.Join(dir, "neon_"+strings.TrimSuffix(filepath.Base(source), ".c")+"_arm64.s")
+			path := assembly(dir, strings.TrimSuffix(filepath.Base(source), ".c"))
 			if b, err := os.ReadFile(path); err != nil {
 				t.Error(err)
 			} else if n := bytes.Count(b, []byte("\n")); n > 800 {

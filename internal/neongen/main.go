@@ -66,6 +66,9 @@ func update(dir string, check bool) {
 	}
 }
 
+// assembly returns the path of the assembly file for the C file neon/NAME.c of the package whose folder is dir.
+func assembly(dir, name string) string { return filepath.Join(dir, "neon_"+name+"_arm64.s") }
+
 // generate returns the assembly files of the package whose folder is dir, by path.
 func generate(dir string) (map[string][]byte, error) {
 	funcs, err := declared(dir)
@@ -100,7 +103,7 @@ func generate(dir string) (map[string][]byte, error) {
 				return nil, fmt.Errorf("%s: %w", source, err)
 			}
 		}
-		files[filepath.Join(dir, "neon_"+name+"_arm64.s")] = b.Bytes()
+		files[assembly(dir, name)] = b.Bytes()
 	}
 	for name := range funcs {
 		if !seen[name] {

@@ -471,8 +471,8 @@ static void silu_mul(const launch *l) {
         for (uint32_t i = 0; i < p->n; i++) F(2)[r * p->n + i] = gated(l->specs[0], F(0)[(uint64_t)r * p->stride + i]) * F(1)[(uint64_t)r * p->stride + i];
 }
 
-// Here rows for gemm_few are one after the other too.
-void put_halves(uint8_t *b, const float *v, uint32_t in, uint32_t terms, uint32_t r) {
+// put_halves converts v to row r of b. Here rows for gemm_few are one after the other too.
+static void put_halves(uint8_t *b, const float *v, uint32_t in, uint32_t terms, uint32_t r) {
     uint32_t n = halves_columns(in);
     _Float16 *to = (_Float16 *)halves_row(b, in, terms, r);
     float most = 0x1p-95f;
@@ -494,17 +494,21 @@ void take_halves(float *x, uint8_t *b, uint32_t in, uint32_t terms, uint32_t r) 
     for (uint32_t i = 0; i < in; i++) x[i] = ((float)row[i] + (terms == 2 ? (float)row[n + i] : 0)) * unit;
 }
 
-static void halves(const launch *l) {
-    PARAMS(halves);
-    float *v = malloc(p->in * sizeof *v);
-    for (uint32_t r = 0; r < rows(l); r++) {
-        for (uint32_t i = 0; i < p->in; i++) {
-            uint64_t at = (uint64_t)r * p->x_stride + i;
+void make_halves(const launch *l, uint32_t in, uint32_t x_stride, uint32_t count) {
+    float *v = malloc(in * sizeof *v);
+    for (uint32_t r = 0; r < count; r++) {
+        for (uint32_t i = 0; i < in; i++) {
+            uint64_t at = (uint64_t)r * x_stride + i;
             v[i] = l->specs[0] ? gated(l->specs[1], F(0)[at]) * F(1)[at] : F(0)[at];
         }
-        put_halves(l->bind[2], v, p->in, halves_terms(l), r);
+        put_halves(l->bind[2], v, in, halves_terms(l), r);
     }
     free(v);
+}
+
+static void halves(const launch *l) {
+    PARAMS(halves);
+    make_halves(l, p->in, p->x_stride, rows(l));
 }
 
 static void add_rmsnorm_halves(const launch *l) {

@@ -70,8 +70,10 @@ void dots(float *y, const uint8_t *w, uint32_t type, uint64_t at, const float *x
 // halves_terms returns the number of float16 of an element of the input of a product.
 uint32_t halves_terms(const launch *l);
 
-// put_halves converts v to row r of b, and take_halves converts a row back.
-void put_halves(uint8_t *b, const float *v, uint32_t in, uint32_t terms, uint32_t r);
+// make_halves converts count rows of in elements, the input of halves and expert_halves.
+void make_halves(const launch *l, uint32_t in, uint32_t x_stride, uint32_t count);
+
+// take_halves converts row r of b back to float32.
 void take_halves(float *x, uint8_t *b, uint32_t in, uint32_t terms, uint32_t r);
 
 // rotate rotates half pairs of x.

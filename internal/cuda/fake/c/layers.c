@@ -97,15 +97,7 @@ static void expert_rows(const launch *l) {
 
 static void expert_halves(const launch *l) {
     PARAMS(expert_halves);
-    float *v = malloc(p->in * sizeof *v);
-    for (uint32_t r = 0; r < rows(l) * p->used; r++) {
-        for (uint32_t i = 0; i < p->in; i++) {
-            uint64_t at = (uint64_t)r * p->x_stride + i;
-            v[i] = l->specs[0] ? gated(l->specs[1], F(0)[at]) * F(1)[at] : F(0)[at];
-        }
-        put_halves(l->bind[2], v, p->in, halves_terms(l), r);
-    }
-    free(v);
+    make_halves(l, p->in, p->x_stride, rows(l) * p->used);
 }
 
 static void expert_gemm(const launch *l) {
