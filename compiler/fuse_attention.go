@@ -2,6 +2,7 @@ package compiler
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/pianola-engine/pianola/table"
 )
@@ -86,26 +87,43 @@ func (s *state) ownWeights(l *layerPlan, norm, learned *weight) *weight {
 }
 
 // fuseRopeTile fuses QK norm, RoPE and KV write with attn_tile whose result becomes float16, in the programs that
-// compute one row, or rows of different sequences: no row reads the K and V of another one.
+// compute one row, or rows of different sequences: no row reads the K and V of another one. In joint passes,
+// where rows of a prompt do, rows that are the only ones of their sequence get a fused node of their own, if there may
+// be many of them.
 func (s *state) fuseRopeTile() error {
 	for _, p := range s.programs {
-		if p.rows > 1 && !p.flags.Has(table.FlagBatch|table.FlagChooses) {
+		mixed := p.flags.Has(table.FlagBatch) && !p.flags.Has(table.FlagChooses)
+		if p.rows > 1 && !p.flags.Has(table.FlagBatch) {
 			continue
 		}
 		pairs(p, func(a *node, rope ropeKVArgs, b *node, attn attnTileArgs) bool {
 			if !p.feeds(a, b) || !s.fitsOwn(b.layer, attn) {
 				return false
 			}
+			if mixed && (rope.joined || p.rows*attn.kvHeads < mixedWaves*s.in.Chip.Cores) {
+				return false
+			}
 			args := ropeAttnTileArgs{
 				attnTileArgs: attn, own: s.ownWeights(b.layer, rope.norm, attn.learned), qkNorm: rope.norm != nil, logits: attn.learned != nil, eps: rope.eps,
 			}
 			args.half, args.learned = rope.half, nil
-			b.args, b.in, b.out = args, a.in, []operand{a.out[1], a.out[2], b.out[0]}
-			return true
+			in, out := a.in, []operand{a.out[1], a.out[2], b.out[0]}
+			if !mixed {
+				b.args, b.in, b.out = args, in, out
+				return true
+			}
+			rope.joined, attn.joined = true, true
+			a.args, b.args = rope, attn
+			p.splice(slices.Index(p.nodes, a), 0, &node{spot: b.with(".alone"), args: args, in: slices.Clone(in), out: out})
+			return false
 		})
 	}
 	return nil
 }
+
+// mixedWaves is the least number of waves of threadgroups of attn_tile, one for each row, in which a joint pass has a
+// command of its own for rows that are the only ones of their sequence.
+const mixedWaves = 2
 
 // splitAttention splits the positions of a row among threadgroups if the cache is long, and adds a
 // node that merges the results. It does not change programs of a chunk, whose many rows keep the

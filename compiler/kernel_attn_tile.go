@@ -14,6 +14,7 @@ type attnTileArgs struct {
 	shape  tileShape
 	halves bool // the result becomes float16, as the kernel halves writes it
 	few    bool // in the order of gemm_few
+	joined bool // of a batch, only rows that are not the only ones of their sequence
 }
 
 // tileShape is the shape of a threadgroup of attn_tile.
@@ -141,7 +142,7 @@ func (a attnTileArgs) lower(l *lowering) {
 	kernels.AttnTileParams{
 		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads), QStride: stride(n.in[0]), Cap: uint32(n.layer.cap),
 		Window: uint32(a.window), Scale: a.scale, SoftCap: a.softCap, Units: uint32(a.shape.units), Slots: uint32(a.shape.slots),
-		Tables: tables, Table: entries, Pool: l.pooled(), Few: one(a.few),
+		Tables: tables, Table: entries, Pool: l.pooled(), Few: one(a.few), Joined: one(a.joined),
 	}.Put(&l.cmd)
 	l.set(kernels.AttnTileSpecSequences, l.sequences())
 	l.place(table.PatchKVLen, decl.SecondKVLen)

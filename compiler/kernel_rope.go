@@ -80,6 +80,7 @@ type ropeKVArgs struct {
 	heads, kvHeads int
 	half           int // rotated pairs of a head
 	eps            float32
+	joined         bool // of a batch, only rows that are not the only ones of their sequence
 }
 
 func (ropeKVArgs) kernel() decl.ID      { return kernels.QKRoPEKV }
@@ -114,7 +115,7 @@ func (a ropeKVArgs) lower(l *lowering) {
 		QStride: stride(n.in[0]), KStride: stride(n.in[1]), VStride: stride(n.in[2]),
 		Half: uint32(a.half), Cap: uint32(n.layer.cap), Eps: a.eps, First: n.layer.first(),
 		HeadGroup: uint32(a.group(l)),
-		Tables:    tables, Table: entries, Pool: l.pooled(),
+		Tables:    tables, Table: entries, Pool: l.pooled(), Joined: one(a.joined),
 	}.Put(&l.cmd)
 	l.set(kernels.QKRoPEKVSpecSequences, l.sequences())
 	l.place(table.PatchKVLen, decl.SecondKVLen)

@@ -76,6 +76,7 @@ func (p *pool) together(s *batch.Submission) error {
 	if !ok {
 		return fmt.Errorf("replay: no program computes %d rows together", all)
 	}
+	p.layout.Join(records)
 	p.write(p.step, p.layout.RowAt(0), records)
 	runs := []Run{{Program: fill, Count: 1, Step: table.Step{KVLen: uint32(deepest), Rows: uint32(all)}}}
 	if heads > 0 {

@@ -366,6 +366,7 @@ func (p *pooled) join(streams []stream, i int, at []int, r *rand.Rand) bool {
 		rows[k].Put(&one)
 		b = append(b, one[:]...)
 	}
+	p.layout.Join(b)
 	p.write(p.step, p.layout.RowAt(0), b)
 	step := func(rows int) table.Step { return table.Step{KVLen: 1, Rows: uint32(rows)} }
 	if res := p.submit(replay.Run{Program: fill, Count: 1, Step: step(len(rows))}, replay.Run{Program: head, Count: 1, Step: step(heads)}); res.Count != heads {

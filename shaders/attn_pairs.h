@@ -32,6 +32,63 @@ static inline uint2 pair_sees(thread const attn_pairs &t, uint pair) {
     return uint2(end - min(end, t.window), end);
 }
 
+// tile_rows are rows of a threadgroup: count from first on, of those before end. Their pairs are divided among
+// groups threadgroups, of which this is number part. If count is 0, there is nothing to compute.
+struct tile_rows {
+    uint first, count, end, groups, part;
+};
+
+// next_rows sets the rows to the next that follow each other in a sequence, from first on. If joined, those that are the
+// only ones of their sequence are left out. All lanes get the same rows.
+static inline void next_rows(thread tile_rows &r, device pianola_step *step, bool joined, uint lane) {
+    uint first = r.end;
+    for (uint i = r.first + lane; i < r.end; i += 32) {
+        if (!row_stopped(step, i, PIANOLA_SEQUENCES_MANY) && (!joined || row_joined(step, i))) {
+            first = i;
+            break;
+        }
+    }
+    r.first = simd_min(first);
+    uint end = r.end;
+    for (uint i = r.first + 1 + lane; i < r.end; i += 32) {
+        if (!row_follows(step, i)) {
+            end = i;
+            break;
+        }
+    }
+    r.count = simd_min(end) - r.first;
+}
+
+// tile_rows_of returns the first rows of threadgroup number at, which computes up to each pairs at once. Rows of
+// different sequences share no positions, so of a batch these are a row and those that follow it in its sequence,
+// up to the next multiple of the rows that have each pairs. If joined, a threadgroup computes all rows between two
+// multiples, one sequence after the other, but for those that are the only ones of their sequence.
+static inline tile_rows tile_rows_of(device pianola_step *step, uint at, uint sequences, uint rows, uint shared, uint each, bool joined, uint lane) {
+    if (sequences != PIANOLA_SEQUENCES_MANY) {
+        const uint groups = (rows * shared + each - 1) / each;
+        return {0, at < groups ? rows : 0, 0, groups, at};
+    }
+    const uint parts = (shared + each - 1) / each;
+    const uint some = max(each / shared, 1u);
+    const uint place = at / parts;
+    tile_rows r = {place, 0, min((place / some + 1) * some, rows), parts, at % parts};
+    if (joined) {
+        const uint all = (rows + some - 1) / some;
+        if (place >= all) {
+            return r;
+        }
+        r.first = (all - 1 - place) * some; // rows of prompts are the last, and take longest
+        r.end = min(r.first + some, rows);
+    } else if (place >= rows || row_stopped(step, place, sequences) || (place % some != 0 && row_follows(step, place))) {
+        return r;
+    }
+    next_rows(r, step, joined, lane);
+    if (!joined) {
+        r.end = r.first + r.count;
+    }
+    return r;
+}
+
 // scaled_halves returns 8 int8, multiplied by a scale, as float16.
 static inline uint4 scaled_halves(uint2 q, half scale) {
     const half2 by = half2(scale, scale);

@@ -283,21 +283,17 @@ kernel void attn_tile(
     (void)halves; // act is f32 here
     attn_pairs t;
     t.shared = p.heads / p.kv_heads;
-    // Rows of different sequences share no positions, so a threadgroup computes pairs of one of them.
-    const uint rows = SEQUENCES == PIANOLA_SEQUENCES_MANY ? 1 : s.rows;
-    const uint pairs = rows * t.shared;
     const uint each = p.units * 16;
-    const uint groups = (pairs + each - 1) / each;
-    const uint row = SEQUENCES == PIANOLA_SEQUENCES_MANY ? group.y / groups : 0;
-    const uint part = group.y - row * groups;
-    if (SEQUENCES == PIANOLA_SEQUENCES_MANY ? row >= s.rows || row_stopped(step, row, SEQUENCES) : part >= groups) {
+    const tile_rows own = tile_rows_of(step, group.y, SEQUENCES, s.rows, t.shared, each, false, lane);
+    if (own.count == 0) {
         return;
     }
+    const uint row = own.first;
     // Start with the last rows, which see the most positions and take longest.
-    t.first = (groups - 1 - part) * each;
-    t.last = pairs - 1;
+    t.first = (own.groups - 1 - own.part) * each;
+    t.last = own.count * t.shared - 1;
     t.kv_len = row_visible(step, row, SEQUENCES, s.kv_len, p.table);
-    t.window = WINDOWED != 0 ? p.window : t.kv_len + rows;
+    t.window = WINDOWED != 0 ? p.window : t.kv_len + own.count;
     const uint head = group.x * t.shared;
     t.q = q + ulong(row) * p.q_stride + ulong(head) * HEAD_DIM;
     t.q_stride = p.q_stride;

@@ -44,54 +44,57 @@ kernel void attn_tile(
         return;
     }
 #if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 80 // other processors have no such products
-    attn_pairs t;
-    t.shared = p.heads / p.kv_heads;
-    // Rows of different sequences share no positions, so a threadgroup computes pairs of one of them.
-    const uint rows = SEQUENCES == PIANOLA_SEQUENCES_MANY ? 1 : s.rows;
-    const uint pairs = rows * t.shared;
+    const uint shared = p.heads / p.kv_heads;
     const uint each = p.units * PIANOLA_UNIT;
-    const uint groups = (pairs + each - 1) / each;
-    const uint row = SEQUENCES == PIANOLA_SEQUENCES_MANY ? group.y / groups : 0;
-    const uint part = group.y - row * groups;
-    if (SEQUENCES == PIANOLA_SEQUENCES_MANY ? row >= s.rows || row_stopped(step, row, SEQUENCES) : part >= groups) {
-        return;
-    }
-    // Start with the last rows, which see the most positions and take longest.
-    t.first = (groups - 1 - part) * each;
-    t.last = pairs - 1;
-    t.kv_len = row_visible(step, row, SEQUENCES, s.kv_len, p.table);
-    t.window = WINDOWED != 0 ? p.window : t.kv_len + rows;
-    const uint head = group.x * t.shared;
-    t.q = q + ulong(row) * p.q_stride + ulong(head) * HEAD_DIM;
-    t.q_stride = p.q_stride;
-    t.out_stride = p.heads * HEAD_DIM;
-    t.aligned = p.q_stride % 4 == 0;
-    attn_part a;
-    a.d = HEAD_DIM;
-    a.kind = KV;
-    a.paged = SEQUENCES != PIANOLA_SEQUENCES_OWN;
-    a.pages = row_pages(step, row, SEQUENCES, p.tables, p.table, p.pool, p.cap, p.kv_heads);
-    a.head = group.x;
-    a.k = kv_rows_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : group.x);
-    a.v = kv_rows_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : group.x);
-    a.out = out + ulong(row) * t.out_stride + ulong(head) * HEAD_DIM;
-    a.scale = p.scale * M_LOG2E_F;
-    a.soft_cap = p.soft_cap * M_LOG2E_F;
-    a.learned = LEARNED != 0;
-    a.logits = logits + head;
-    a.base = 0;
-    a.cap = p.cap;
-    a.begin = pair_sees(t, t.first).x;
-    a.end = pair_sees(t, t.first + each - 1).y;
-    a.wrap = cache_from(a.begin, a.cap, WINDOWED != 0);
-    const halves_place h = halves_place_of(HALVES != 0 ? halves : nullptr, row, s.rows, head, p.heads, HEAD_DIM, p.few != 0);
-    // The compiler does not know that the number is the same for all lanes. If it does, the
-    // addresses of products are uniform.
-    const uint own = simd_broadcast_first(simd);
-    if (ACT == PIANOLA_ACT_F16) {
-        attn_tile_of<1>(a, t, h, tg, p.units, p.slots, lane, own, simds);
-    } else {
-        attn_tile_of<2>(a, t, h, tg, p.units, p.slots, lane, own, simds);
+    tile_rows own = tile_rows_of(step, group.y, SEQUENCES, s.rows, shared, each, p.joined != 0, lane);
+    _Pragma("clang loop unroll(disable)")
+    while (own.count != 0) {
+        const uint row = own.first;
+        attn_pairs t;
+        t.shared = shared;
+        // Start with the last rows, which see the most positions and take longest.
+        t.first = (own.groups - 1 - own.part) * each;
+        t.last = own.count * shared - 1;
+        t.kv_len = row_visible(step, row, SEQUENCES, s.kv_len, p.table);
+        t.window = WINDOWED != 0 ? p.window : t.kv_len + own.count;
+        const uint head = group.x * shared;
+        t.q = q + ulong(row) * p.q_stride + ulong(head) * HEAD_DIM;
+        t.q_stride = p.q_stride;
+        t.out_stride = p.heads * HEAD_DIM;
+        t.aligned = p.q_stride % 4 == 0;
+        attn_part a;
+        a.d = HEAD_DIM;
+        a.kind = KV;
+        a.paged = SEQUENCES != PIANOLA_SEQUENCES_OWN;
+        a.pages = row_pages(step, row, SEQUENCES, p.tables, p.table, p.pool, p.cap, p.kv_heads);
+        a.head = group.x;
+        a.k = kv_rows_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : group.x);
+        a.v = kv_rows_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : group.x);
+        a.out = out + ulong(row) * t.out_stride + ulong(head) * HEAD_DIM;
+        a.scale = p.scale * M_LOG2E_F;
+        a.soft_cap = p.soft_cap * M_LOG2E_F;
+        a.learned = LEARNED != 0;
+        a.logits = logits + head;
+        a.base = 0;
+        a.cap = p.cap;
+        a.begin = pair_sees(t, t.first).x;
+        a.end = pair_sees(t, t.first + each - 1).y;
+        a.wrap = cache_from(a.begin, a.cap, WINDOWED != 0);
+        const halves_place h = halves_place_of(HALVES != 0 ? halves : nullptr, row, s.rows, head, p.heads, HEAD_DIM, p.few != 0);
+        // The compiler does not know that the number is the same for all lanes. If it does, the
+        // addresses of products are uniform.
+        const uint uniform = simd_broadcast_first(simd);
+        if (ACT == PIANOLA_ACT_F16) {
+            attn_tile_of<1>(a, t, h, tg, p.units, p.slots, lane, uniform, simds);
+        } else {
+            attn_tile_of<2>(a, t, h, tg, p.units, p.slots, lane, uniform, simds);
+        }
+        own.first += own.count;
+        if (own.first >= own.end) {
+            return;
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        next_rows(own, step, true, lane);
     }
 #endif
 }

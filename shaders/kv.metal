@@ -85,7 +85,7 @@ kernel void qk_rope_kv(
     if (group.y >= s.rows) {
         return;
     }
-    if (row_stopped(step, group.y, SEQUENCES)) {
+    if (row_stopped(step, group.y, SEQUENCES) || (p.joined != 0 && !row_joined(step, group.y))) {
         return;
     }
     const kv_place place = place_of(row_pages(step, group.y, SEQUENCES, p.tables, p.table, p.pool, p.cap, p.kv_heads), SEQUENCES != PIANOLA_SEQUENCES_OWN,

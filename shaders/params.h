@@ -378,8 +378,9 @@ typedef struct pianola_qk_rope_kv_params {
     uint32_t tables; // offset of the page tables in the step block, in a pooled table
     uint32_t table; // pages in the page table of a sequence, in a pooled table
     uint32_t pool; // sequences of a pooled table; 0 in other tables
+    uint32_t joined; // with sequences == many, 1: only rows that are not the only ones of their sequence; else 0
 } pianola_qk_rope_kv_params;
-PIANOLA_ASSERT_SIZE(pianola_qk_rope_kv_params, 52);
+PIANOLA_ASSERT_SIZE(pianola_qk_rope_kv_params, 56);
 
 // Softmax attention of row r over the positions max(0, L - window) to L - 1, where L = kv_len + r, by online softmax. Position p is in cache row p mod cap. With split, threadgroup s processes the n positions from s*n on, where n = max(span, P/2^i rounded up to a multiple of 16), P is the number of visible positions, and 2^i is the largest power of two up to splits. It writes the weighted sum of V, the largest score and the sum of weights, or nothing if it has no positions. With learned, the first split includes the head's learned sink logit as a score without a value. With sinks, row r also attends to positions 0 to first - 1, with Q rotated by the angles in turn. These positions keep the cache rows 0 to first - 1, and the other positions share the rows after them. A threadgroup computes head_group heads that share K and V. In a pooled table, the cache has pages of 64 positions: [cap/64, kv_heads, 64, head_dim]. Position p of a sequence is in row p mod 64 of the page that entry p/64 of the sequence's page table names; page numbers are clamped. With sequences == many, L is the KV length of row record r, and nothing is computed for a row that has stopped.
 typedef struct pianola_attn_params {
@@ -613,7 +614,7 @@ typedef struct pianola_gemm_few_params {
 } pianola_gemm_few_params;
 PIANOLA_ASSERT_SIZE(pianola_gemm_few_params, 32);
 
-// attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. With halves, the result is the input of gemm_halves or gemm_few: V is float16, and so is its mean but for rounding. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.
+// attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row or of rows that follow each other in a sequence, as those of a prompt do, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. With halves, the result is the input of gemm_halves or gemm_few: V is float16, and so is its mean but for rounding. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.
 typedef struct pianola_attn_tile_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
@@ -628,8 +629,9 @@ typedef struct pianola_attn_tile_params {
     uint32_t table; // pages in the page table of a sequence, in a pooled table
     uint32_t pool; // sequences of a pooled table; 0 in other tables
     uint32_t few; // 1: write rows of float16 in the order of gemm_few, else 0
+    uint32_t joined; // with sequences == many, 1: only rows that are not the only ones of their sequence; else 0
 } pianola_attn_tile_params;
-PIANOLA_ASSERT_SIZE(pianola_attn_tile_params, 52);
+PIANOLA_ASSERT_SIZE(pianola_attn_tile_params, 56);
 
 // add_rmsnorm, and halves with act == f16 and without an activation of what it writes: x[r] += delta_scale * delta[r]; out[r] becomes rmsnorm(x[r]) * w in float16.
 typedef struct pianola_add_rmsnorm_halves_params {
@@ -862,7 +864,7 @@ typedef struct pianola_head_layernorm_params {
 } pianola_head_layernorm_params;
 PIANOLA_ASSERT_SIZE(pianola_head_layernorm_params, 12);
 
-// Fuses qk_rope_kv and attn_tile with act == f16 and halves, for one row or for rows of different sequences. A threadgroup computes the heads of a row that share K and V, and also K and V of the row's own position, which no threadgroup reads from the cache. Threads of 128 divide the columns; if there are more, they divide the positions, as those of attn_tile do, and a row has the same bits.
+// Fuses qk_rope_kv and attn_tile with act == f16 and halves, for one row or for rows of different sequences; nothing is computed for rows that are not the only ones of their sequence. A threadgroup computes the heads of a row that share K and V, and also K and V of the row's own position, which no threadgroup reads from the cache. Threads of 128 divide the columns; if there are more, they divide the positions, as those of attn_tile do, and a row has the same bits.
 typedef struct pianola_rope_attn_tile_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
@@ -959,7 +961,8 @@ typedef struct pianola_row {
     uint32_t until;
     uint32_t count;
     uint32_t stop;
-    uint32_t reserved[9];
+    uint32_t joined;
+    uint32_t reserved[8];
 } pianola_row;
 
 // The beginning of a sampler slot. sampler.Settings documents the fields.

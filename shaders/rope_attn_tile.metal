@@ -26,7 +26,7 @@ kernel void rope_attn_tile(
     // What the step block says of the row is loaded together.
     const uint row = group.y;
     const uint rows = s.rows;
-    const bool stopped = row_stopped(step, row, SEQUENCES);
+    const bool stopped = row_stopped(step, row, SEQUENCES) || (SEQUENCES == PIANOLA_SEQUENCES_MANY && row_joined(step, row));
     attn_pairs t;
     t.kv_len = row_visible(step, row, SEQUENCES, s.kv_len, p.table);
     attn_part a;

@@ -17,6 +17,17 @@ static inline bool row_stopped(device pianola_step *step, uint r, uint sequences
     return sequences == PIANOLA_SEQUENCES_MANY && row_record(step, r)->stop != 0;
 }
 
+// row_follows reports whether row r, not the first, is at the position after that of the row before it, in the same
+// sequence, as rows of a prompt are in a joint pass.
+static inline bool row_follows(device pianola_step *step, uint r) {
+    device const pianola_row *a = row_record(step, r - 1);
+    device const pianola_row *b = row_record(step, r);
+    return a->sequence == b->sequence && a->kv_len + 1 == b->kv_len && a->stop == b->stop;
+}
+
+// row_joined reports whether other rows of the pass belong to the sequence of row r.
+static inline bool row_joined(device pianola_step *step, uint r) { return row_record(step, r)->joined != 0; }
+
 // row_sequence returns the sequence of row r, one of pool.
 static inline uint row_sequence(device pianola_step *step, uint r, uint sequences, uint pool) {
     if (sequences == PIANOLA_SEQUENCES_OWN) {

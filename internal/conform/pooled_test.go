@@ -28,6 +28,8 @@ type pooling struct {
 	of   []int  // the sequence of each row
 	rows int    // rows of the pooled command
 
+	joined bool // the pooled command computes only rows that are not the only ones of their sequence
+
 	pages   int
 	entries [][]uint32 // the page tables, [pool][entries]
 
@@ -45,10 +47,14 @@ type pooling struct {
 func pooled(c command, kind uint32, r *rand.Rand) *pooling {
 	p := &pooling{own: c, kind: kind, pool: pick(r, 1, 2, 5), state: map[string]int{}, row: map[string]int{}, kv: map[string][2]int{}, scale: map[string]int{}}
 	n := int(max(c.second.rows, 1))
+	follow := false // most rows follow others of their sequence
 	p.rows = n
 	if kind == decl.SequencesMany {
 		p.rows += r.IntN(4)
 		p.to = r.Perm(p.rows)[:n]
+		if follow = r.IntN(2) == 0; follow {
+			slices.Sort(p.to)
+		}
 	} else {
 		for i := range n {
 			p.to = append(p.to, i)
@@ -56,7 +62,7 @@ func pooled(c command, kind uint32, r *rand.Rand) *pooling {
 	}
 	one := r.IntN(p.pool)
 	for range n {
-		if kind == decl.SequencesMany {
+		if kind == decl.SequencesMany && (!follow || r.IntN(8) == 0) {
 			one = r.IntN(p.pool)
 		}
 		p.of = append(p.of, one)
@@ -81,8 +87,41 @@ func (p *pooling) place(context int, r *rand.Rand) {
 // record returns the record of row i of the command for a session.
 func (p *pooling) record(i int) sequence.Row {
 	at, seen := p.own.second.index+uint32(i), max(p.own.second.kvLen, 1)+uint32(i)
-	return sequence.Row{Sequence: uint32(p.of[i]), Position: at, KVLen: seen, TokenIndex: at}
+	return sequence.Row{Sequence: uint32(p.of[i]), Position: at, KVLen: seen, TokenIndex: at, Joined: one(p.shares(i))}
 }
+
+// shares reports whether other rows of the command belong to the sequence of row i.
+func (p *pooling) shares(i int) bool {
+	return slices.Contains(p.of[:i], p.of[i]) || slices.Contains(p.of[i+1:], p.of[i])
+}
+
+// records returns the records of all rows. Those that are not rows of the own command have stopped or, for a kernel
+// that does not compute several rows of a sequence, are such rows.
+func (p *pooling) records() []sequence.Row {
+	list := make([]sequence.Row, p.rows)
+	for i := range list {
+		list[i] = sequence.Row{KVLen: 1, Stop: sequence.StopID}
+		if p.own.kernel == kernels.RoPEAttnTile {
+			list[i] = sequence.Row{Sequence: uint32((p.of[0] + 1) % p.pool), Position: uint32(i), KVLen: uint32(i) + 1, TokenIndex: uint32(i), Joined: 1}
+		}
+	}
+	for i, to := range p.to {
+		list[to] = p.record(i)
+	}
+	return list
+}
+
+// skips reports whether the pooled command writes nothing to rows that it does not compute.
+func (p *pooling) skips() bool {
+	switch p.own.kernel {
+	case kernels.QKRoPEKV, kernels.AttnTile, kernels.RoPEAttnTile:
+		return true
+	}
+	return false
+}
+
+// computed reports whether the pooled command computes row i of the command for a session.
+func (p *pooling) computed(i int) bool { return !p.joined || p.shares(i) }
 
 // spread returns the rows of a binding in their new places; the others are 0.
 func (p *pooling) spread(b []byte, size int) []byte {
@@ -115,14 +154,27 @@ func (p *pooling) places(s, at, head, heads int) (own, paged int) {
 }
 
 // end returns the number of positions that the last row sees.
-func (p *pooling) end() int { return int(max(p.own.second.kvLen, 1)) + len(p.to) - 1 }
+func (p *pooling) end() int { return p.sees(len(p.to) - 1) }
 
-// paged returns a cache in pages. Rows that no position has are 0xff, which is NaN.
+// sees returns the number of positions that row i of the command for a session sees.
+func (p *pooling) sees(i int) int { return int(max(p.own.second.kvLen, 1)) + i }
+
+// endOf returns the number of positions that the last row of a sequence sees, or 0 if it has no row.
+func (p *pooling) endOf(s int) int {
+	for i := len(p.of) - 1; i >= 0; i-- {
+		if p.of[i] == s {
+			return p.sees(i)
+		}
+	}
+	return 0
+}
+
+// paged returns a cache in pages. Rows that no position of their sequence has are 0xff, which is NaN.
 func (p *pooling) paged(own []byte, name string) []byte {
 	heads, rows := p.kv[name][0], p.pages*sequence.PagePositions
 	out := bytes.Repeat([]byte{0xff}, heads*rows*(p.kv[name][1]+p.scale[name]))
 	for s := range p.pool {
-		for at := range p.end() {
+		for at := range p.endOf(s) {
 			if at >= p.first && at < p.end()-(p.cap-p.first) {
 				continue // a later position has replaced it
 			}
@@ -189,10 +241,15 @@ func (p *pooling) check(before [decl.MaxBindings][]byte, got, want *outcome) err
 				}
 			}
 		case size > 0:
-			for j, to := range p.to {
+			for to := range p.rows {
 				at := to * size
-				n := min(size, len(g)-at, len(w)-j*size)
-				if !bytes.Equal(g[at:][:n], w[j*size:][:n]) {
+				row := before[i][at:]
+				if j := slices.Index(p.to, to); j >= 0 && p.computed(j) {
+					row = w[j*size:]
+				} else if !p.skips() {
+					continue
+				}
+				if n := min(size, len(g)-at, len(row)); !bytes.Equal(g[at:][:n], row[:n]) {
 					return fmt.Errorf("row %d of %s differs (rows %v)", to, b.Name, p.to)
 				}
 			}
@@ -207,6 +264,9 @@ func (p *pooling) checkCache(name string, before, got, want []byte) error {
 	after := slices.Clone(before)
 	for i, s := range p.of {
 		for h := range heads {
+			if !p.computed(i) {
+				continue
+			}
 			own, paged := p.places(s, p.end()-len(p.to)+i, h, heads)
 			a, b := p.cacheRow(want, name, p.cap, own), p.cacheRow(after, name, rows, paged)
 			for j := range a {
@@ -265,13 +325,7 @@ func (p *pooling) command(specs []uint32, params interface{ Put(*table.Cmd) }, i
 		return c
 	}
 	c.second = pianolaSecond{kvLen: 1, rows: uint32(p.rows)}
-	c.rows = make([]sequence.Row, p.rows)
-	for i := range c.rows {
-		c.rows[i] = sequence.Row{KVLen: 1, Stop: sequence.StopID}
-	}
-	for i, to := range p.to {
-		c.rows[to] = p.record(i)
-	}
+	c.rows = p.records()
 	return c
 }
 
@@ -297,7 +351,7 @@ func (p *pooling) describe(r *rand.Rand) (specs []uint32, params interface{ Put(
 	c := &p.own
 	tables, entries := uint32(0), uint32(0)
 	if p.entries != nil {
-		tables, entries = uint32(sequence.StepBytes+p.records()*sequence.RowBytes), uint32(len(p.entries[0]))
+		tables, entries = uint32(sequence.StepBytes+p.recorded()*sequence.RowBytes), uint32(len(p.entries[0]))
 	}
 	pool, rows := uint32(p.pool), uint32(p.pages*sequence.PagePositions)
 	stride := uint32(len(c.input["settings"])+15) / 16 * 16
@@ -328,7 +382,7 @@ func (p *pooling) describe(r *rand.Rand) (specs []uint32, params interface{ Put(
 		p.row["q"], p.row["k"], p.row["v"], p.row["angles"] = words*int(q.QStride), words*int(q.KStride), words*int(q.VStride), 2*words*int(q.Half)
 		p.row["q_out"] = words * int(q.Heads) * d
 		p.caches(int(q.KVHeads), d, int(q.Cap), 0, decl.KVF16)
-		q.Cap, q.Tables, q.Table, q.Pool = rows, tables, entries, pool
+		q.Cap, q.Tables, q.Table, q.Pool, q.Joined = rows, tables, entries, pool, p.part(r)
 		return withConstant(c.specs, kernels.QKRoPEKVSpecSequences, p.kind), q
 	case kernels.AttnParams:
 		d, kind := int(c.specs[kernels.AttnSpecHeadDim]), c.specs[kernels.AttnSpecKV]
@@ -351,6 +405,9 @@ func (p *pooling) describe(r *rand.Rand) (specs []uint32, params interface{ Put(
 		p.row["q"], p.row["out"], p.row["halves"] = words*int(q.QStride), words*int(q.Heads)*d, halvesSize(int(q.Heads)*d, decl.ActF16)
 		p.caches(int(q.KVHeads), d, int(q.Cap), 0, kind)
 		q.Cap, q.Tables, q.Table, q.Pool = rows, tables, entries, pool
+		if c.specs[kernels.AttnTileSpecAct] != decl.ActF32 {
+			q.Joined = p.part(r)
+		}
 		return withConstant(c.specs, kernels.AttnTileSpecSequences, p.kind), q
 	case kernels.RoPEAttnTileParams:
 		d, kind := int(c.specs[kernels.RoPEAttnTileSpecHeadDim]), c.specs[kernels.RoPEAttnTileSpecKV]
@@ -412,8 +469,14 @@ func (p *pooling) describe(r *rand.Rand) (specs []uint32, params interface{ Put(
 	panic(fmt.Sprintf("%T has no form for pooled tables", c.params))
 }
 
-// records returns the number of row records in the step block.
-func (p *pooling) records() int {
+// part returns the parameter joined of the pooled command, sometimes 1.
+func (p *pooling) part(r *rand.Rand) uint32 {
+	p.joined = p.kind == decl.SequencesMany && r.IntN(2) == 0
+	return one(p.joined)
+}
+
+// recorded returns the number of row records in the step block.
+func (p *pooling) recorded() int {
 	if p.kind == decl.SequencesMany {
 		return p.rows
 	}

@@ -72,8 +72,8 @@ const attnHalves = "(few == 1 ? " + fewRows + " : rows)*(2*heads*head_dim + 128)
 // attnTile declares attention over the cache for the rows of a chunk.
 var attnTile = Kernel{
 	Name: "attn_tile",
-	Doc:  "attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. With halves, the result is the input of gemm_halves or gemm_few: V is float16, and so is its mean but for rounding. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.",
-	Grid: [3]string{"kv_heads", "sequences == many ? rows*ceildiv(heads/kv_heads,(act == f32 ? 16 : 64)*units) : ceildiv(rows*(heads/kv_heads),(act == f32 ? 16 : 64)*units)", "1"},
+	Doc:  "attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row or of rows that follow each other in a sequence, as those of a prompt do, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. With halves, the result is the input of gemm_halves or gemm_few: V is float16, and so is its mean but for rounding. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.",
+	Grid: [3]string{"kv_heads", "sequences == many ? (joined == 1 ? ceildiv(rows, max(1, 64*units/(heads/kv_heads))) : rows)*ceildiv(heads/kv_heads,(act == f32 ? 16 : 64)*units) : ceildiv(rows*(heads/kv_heads),(act == f32 ? 16 : 64)*units)", "1"},
 	Require: []string{
 		"head_dim >= 16", "head_dim <= 256", "head_dim % 16 == 0", "kv_heads >= 1", "heads % kv_heads == 0", "heads >= 1",
 		"!windowed || window >= 1", "sequences != own || windowed || context <= cap", "sequences != own || !windowed || min(context, window+rows-1) <= cap", "cap >= 1", kvBlocks, pooledCache,
@@ -81,7 +81,7 @@ var attnTile = Kernel{
 		"act == f32 || units <= 2", "act == f32 || threads == 128 || threads == 256", "act == f32 || threads >= 128*units",
 		"!halves || act == f16 && heads*head_dim % 64 == 0", "few == 0 || few == 1 && halves && rows <= 64",
 		"act == f32 || slots >= 2", "slots <= (act == f32 ? 0 : 4)",
-		"act != f32 || units == (head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1)", "act != f32 || threads == (head_dim <= 128 ? 128 : 64)",
+		"act != f32 || units == (head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1)", "act != f32 || threads == (head_dim <= 128 ? 128 : 64)", joinedRows, "joined == 0 || act != f32",
 	},
 	Bindings: slices.Concat(attn.Bindings[:3], []Binding{
 		{Name: "out", Role: Write, Shape: "[rows, heads, head_dim]", Elem: F32, Extent: "4*rows*heads*head_dim", If: "!halves"},
@@ -95,10 +95,11 @@ var attnTile = Kernel{
 		{"slots", U32, "if act is not f32, steps of positions that threadgroup memory holds, 2 to 4; one is multiplied while the others are copied"},
 		fieldTables, fieldTable, fieldPool,
 		{"few", U32, "1: write rows of float16 in the order of gemm_few, else 0"},
+		fieldJoined,
 	}),
 	Second:   []Second{secondKVLen, secondRows},
 	Specs:    []Constant{constHeadDim, constWindow, constKV, constLearned, constAct, constSequences, constHalves},
-	Optional: []string{"sequences", "tables", "table", "pool", "halves", "few"},
+	Optional: []string{"sequences", "tables", "table", "pool", "halves", "few", "joined"},
 	Worker:   attnWorker,
 	TGMem:    "act == f32 ? " + matrixTGMem + " : 1024 + 8192*ceildiv(head_dim,64)*((act == f16 ? 1 : 2)*units + 2*slots*(threads/(128*units)))",
 	Chunk:    true,
@@ -198,7 +199,7 @@ var ropeAttn = Kernel{
 // ropeAttnTile declares qk_rope_kv and attn_tile as one command.
 var ropeAttnTile = Kernel{
 	Name: "rope_attn_tile",
-	Doc:  "Fuses qk_rope_kv and attn_tile with act == f16 and halves, for one row or for rows of different sequences. A threadgroup computes the heads of a row that share K and V, and also K and V of the row's own position, which no threadgroup reads from the cache. Threads of 128 divide the columns; if there are more, they divide the positions, as those of attn_tile do, and a row has the same bits.",
+	Doc:  "Fuses qk_rope_kv and attn_tile with act == f16 and halves, for one row or for rows of different sequences; nothing is computed for rows that are not the only ones of their sequence. A threadgroup computes the heads of a row that share K and V, and also K and V of the row's own position, which no threadgroup reads from the cache. Threads of 128 divide the columns; if there are more, they divide the positions, as those of attn_tile do, and a row has the same bits.",
 	Grid: [3]string{"kv_heads", "rows", "1"},
 	Require: []string{
 		"head_dim % 64 == 0", "head_dim >= 64", "head_dim <= 256", "kv_heads >= 1", "heads % kv_heads == 0", "heads >= 1", "heads/kv_heads <= 16",

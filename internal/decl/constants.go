@@ -186,12 +186,16 @@ var Constants = []Constant{
 var (
 	fieldPool   = Field{"pool", U32, "sequences of a pooled table; 0 in other tables"}
 	fieldStride = Field{"stride", U32, "bytes from one sequence's settings to the next, in a pooled table"}
+	fieldJoined = Field{"joined", U32, "with sequences == many, 1: only rows that are not the only ones of their sequence; else 0"}
 	fieldTables = Field{"tables", U32, "offset of the page tables in the step block, in a pooled table"}
 	fieldTable  = Field{"table", U32, "pages in the page table of a sequence, in a pooled table"}
 )
 
 // pooledCache is the requirement of kernels that use a KV cache of pages.
 const pooledCache = "sequences == own || cap % 64 == 0 && cap >= 64 && pool >= 1 && table*64 >= context && tables % 4 == 0"
+
+// joinedRows is the requirement of kernels that can compute only some rows of a batch.
+const joinedRows = "joined == 0 || joined == 1 && sequences == many"
 
 // pool requires the number of sequences of a pooled table.
 const pooled = "sequences == own ? pool == 0 : pool >= 1"

@@ -85,7 +85,7 @@ var qkRopeKV = Kernel{
 	Name:    "qk_rope_kv",
 	Doc:     "Fuses QK norm, RoPE and KV write: q_out[r] = rope(norm(q[r])), and K = rope(norm(k[r])) and V = v[r] are written to the same cache row as by kv_write.",
 	Grid:    [3]string{"ceildiv(heads+kv_heads, head_group)", "rows", "1"},
-	Require: []string{"kv_heads >= 1", "heads >= 1", "head_group >= 1", "half >= 1", "2*half <= head_dim", "cap >= 1", "kv_len >= 1", "sequences != own || first+rows <= cap", kvBlocks, pooledCache},
+	Require: []string{"kv_heads >= 1", "heads >= 1", "head_group >= 1", "half >= 1", "2*half <= head_dim", "cap >= 1", "kv_len >= 1", "sequences != own || first+rows <= cap", kvBlocks, pooledCache, joinedRows},
 	Bindings: []Binding{
 		{Name: "q", Role: Read, Shape: "[rows, heads, head_dim]", Elem: F32, Extent: "4*((rows-1)*q_stride + heads*head_dim)", Doc: "rows q_stride apart"},
 		{Name: "k", Role: Read, Shape: "[rows, kv_heads, head_dim]", Elem: F32, Extent: "4*((rows-1)*k_stride + kv_heads*head_dim)", Doc: "rows k_stride apart"},
@@ -107,11 +107,11 @@ var qkRopeKV = Kernel{
 		{"eps", F32, "added to the mean square"},
 		{"first", U32, "positions at the start whose rows stay"},
 		{"head_group", U32, "heads that a threadgroup computes, of Q and then of K"},
-		fieldTables, fieldTable, fieldPool,
+		fieldTables, fieldTable, fieldPool, fieldJoined,
 	},
 	Second:   []Second{secondKVLen, secondRows},
 	Specs:    []Constant{constHeadDim, constLayout, constQKNorm, constKV, constSequences},
-	Optional: []string{"kv", "first", "sequences", "tables", "table", "pool"},
+	Optional: []string{"kv", "first", "sequences", "tables", "table", "pool", "joined"},
 	Worker:   "4*head_dim + " + kvScales,                         // a head, and the scales as in kv_write
 	TGMem:    "kv == q8_0 ? 4*ceildiv(threads,32)*head_dim : 16", // Metal has no kernel argument of 0 bytes
 }

@@ -577,6 +577,7 @@ type QKRoPEKVParams struct {
 	Tables    uint32  // offset of the page tables in the step block, in a pooled table
 	Table     uint32  // pages in the page table of a sequence, in a pooled table
 	Pool      uint32  // sequences of a pooled table; 0 in other tables
+	Joined    uint32  // with sequences == many, 1: only rows that are not the only ones of their sequence; else 0
 }
 
 // QKRoPEKVParamsOf decodes the parameters of c, a command of kernel qk_rope_kv.
@@ -595,6 +596,7 @@ func QKRoPEKVParamsOf(c *table.Cmd) QKRoPEKVParams {
 		Tables:    u32(c, 40),
 		Table:     u32(c, 44),
 		Pool:      u32(c, 48),
+		Joined:    u32(c, 52),
 	}
 }
 
@@ -613,7 +615,8 @@ func (p QKRoPEKVParams) Put(c *table.Cmd) {
 	putU32(c, 40, p.Tables)
 	putU32(c, 44, p.Table)
 	putU32(c, 48, p.Pool)
-	c.ParamSize = 52
+	putU32(c, 52, p.Joined)
+	c.ParamSize = 56
 }
 
 // Bindings of attn.
@@ -1652,6 +1655,7 @@ type AttnTileParams struct {
 	Table   uint32  // pages in the page table of a sequence, in a pooled table
 	Pool    uint32  // sequences of a pooled table; 0 in other tables
 	Few     uint32  // 1: write rows of float16 in the order of gemm_few, else 0
+	Joined  uint32  // with sequences == many, 1: only rows that are not the only ones of their sequence; else 0
 }
 
 // AttnTileParamsOf decodes the parameters of c, a command of kernel attn_tile.
@@ -1670,6 +1674,7 @@ func AttnTileParamsOf(c *table.Cmd) AttnTileParams {
 		Table:   u32(c, 40),
 		Pool:    u32(c, 44),
 		Few:     u32(c, 48),
+		Joined:  u32(c, 52),
 	}
 }
 
@@ -1688,7 +1693,8 @@ func (p AttnTileParams) Put(c *table.Cmd) {
 	putU32(c, 40, p.Table)
 	putU32(c, 44, p.Pool)
 	putU32(c, 48, p.Few)
-	c.ParamSize = 52
+	putU32(c, 52, p.Joined)
+	c.ParamSize = 56
 }
 
 // Bindings of add_rmsnorm_halves.

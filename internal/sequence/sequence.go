@@ -8,6 +8,7 @@ package sequence
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -49,7 +50,8 @@ type Row struct {
 	Until      uint32 // token index at which the row stops
 	Count      uint32 // tokens chosen since the submission began
 	Stop       uint32 // not 0: nothing is computed for the row
-	_          [9]uint32
+	Joined     uint32 // not 0: other rows of a joint pass belong to the same sequence
+	_          [8]uint32
 }
 
 // Values of Row.Stop.
@@ -64,14 +66,14 @@ const StopBatch = 1024
 // Put encodes a row record.
 func (r *Row) Put(b *[RowBytes]byte) {
 	clear(b[:])
-	for i, v := range [...]uint32{r.Sequence, r.Position, r.KVLen, r.TokenIndex, r.Until, r.Count, r.Stop} {
+	for i, v := range [...]uint32{r.Sequence, r.Position, r.KVLen, r.TokenIndex, r.Until, r.Count, r.Stop, r.Joined} {
 		binary.LittleEndian.PutUint32(b[4*i:], v)
 	}
 }
 
 // Parse decodes a row record.
 func Parse(b *[RowBytes]byte) (r Row) {
-	for i, v := range [...]*uint32{&r.Sequence, &r.Position, &r.KVLen, &r.TokenIndex, &r.Until, &r.Count, &r.Stop} {
+	for i, v := range [...]*uint32{&r.Sequence, &r.Position, &r.KVLen, &r.TokenIndex, &r.Until, &r.Count, &r.Stop, &r.Joined} {
 		*v = binary.LittleEndian.Uint32(b[4*i:])
 	}
 	return r
@@ -145,6 +147,23 @@ func (l Layout) RowAt(row int) uint64 { return StepBytes + uint64(row)*RowBytes 
 func (l Layout) TablesAt(kind int) uint64 {
 	return l.RowAt(l.Rows) + 4*uint64(kind)*uint64(l.Sequences)*uint64(l.Table)
 }
+
+// Join sets Joined in the encoded records of a joint pass: those of sequences that have several rows.
+func (l Layout) Join(records []byte) {
+	rows := make([]uint8, l.Sequences) // of each sequence, at most 2
+	for record := range slices.Chunk(records, RowBytes) {
+		n := &rows[binary.LittleEndian.Uint32(record)]
+		*n = min(*n+1, 2)
+	}
+	for record := range slices.Chunk(records, RowBytes) {
+		if rows[binary.LittleEndian.Uint32(record)] > 1 {
+			binary.LittleEndian.PutUint32(record[joinedAt:], 1)
+		}
+	}
+}
+
+// joinedAt is the offset of Joined in a row record.
+const joinedAt = 28
 
 // EntryAt returns the offset of an entry of a sequence's page table.
 func (l Layout) EntryAt(kind, sequence, entry int) uint64 {

@@ -8,11 +8,29 @@ import (
 
 // TestRow encodes a row record and decodes it again.
 func TestRow(t *testing.T) {
-	r := sequence.Row{Sequence: 1, Position: 2, KVLen: 3, TokenIndex: 4, Until: 5, Count: 6, Stop: 7}
+	r := sequence.Row{Sequence: 1, Position: 2, KVLen: 3, TokenIndex: 4, Until: 5, Count: 6, Stop: 7, Joined: 8}
 	var b [sequence.RowBytes]byte
 	r.Put(&b)
 	if got := sequence.Parse(&b); got != r {
 		t.Errorf("%+v, want %+v", got, r)
+	}
+}
+
+// TestJoin marks the records of sequences that have several rows.
+func TestJoin(t *testing.T) {
+	var b []byte
+	of := []uint32{4, 1, 0, 1, 1, 2, 4}
+	for i, n := range of {
+		var one [sequence.RowBytes]byte
+		(&sequence.Row{Sequence: n, Position: uint32(i)}).Put(&one)
+		b = append(b, one[:]...)
+	}
+	sequence.Layout{Sequences: 5}.Join(b)
+	for i, want := range []uint32{1, 1, 0, 1, 1, 0, 1} {
+		got := sequence.Parse((*[sequence.RowBytes]byte)(b[i*sequence.RowBytes:]))
+		if (got != sequence.Row{Sequence: of[i], Position: uint32(i), Joined: want}) {
+			t.Errorf("record %d: %+v, want Joined %d", i, got, want)
+		}
 	}
 }
 

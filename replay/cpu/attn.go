@@ -123,6 +123,7 @@ func newAttnTile(b *binder) (kernel, error) {
 		k.halves = b.halves(kernels.AttnTileBindHalves, k.heads*k.headDim, p.Few)
 	}
 	k.paged(b, kernels.AttnTileSpecSequences, p.Tables, p.Table, p.Pool)
+	k.part = partOf(p.Joined)
 	k.window = b.window(kernels.AttnTileSpecWindowed, p.Window)
 	if b.spec(kernels.AttnTileSpecLearned) != 0 {
 		k.learned = b.f32(kernels.AttnTileBindLogits)
@@ -242,7 +243,7 @@ type attnGroup struct {
 // group computes heads h to h+n-1, which share K and V, of rows r to r+rows-1 and split s. The
 // result of a row and head does not depend on the others in the group.
 func (k *attn) group(w *worker, r, rows, s, h, n int) {
-	if k.stopped(r) {
+	if k.skips(r) {
 		return
 	}
 	mem, size := float32s(w.scratch), rows*n*k.headDim

@@ -174,6 +174,7 @@ func newQKRoPEKV(b *binder) (kernel, error) {
 	}
 	k.kCache.paged(b, &k.sequences, p.Tables, p.Table, p.Pool)
 	k.vCache.paged(b, &k.sequences, p.Tables, p.Table, p.Pool)
+	k.part = partOf(p.Joined)
 	return k, b.err
 }
 
@@ -182,7 +183,7 @@ func (k *qkRoPEKV) units(w *worker) int { return w.rows * (k.heads + k.kvHeads) 
 func (k *qkRoPEKV) run(w *worker, lo, hi int) {
 	for u := lo; u < hi; u++ {
 		r, h := u/(k.heads+k.kvHeads), u%(k.heads+k.kvHeads)
-		if k.stopped(r) {
+		if k.skips(r) {
 			continue
 		}
 		if h < k.heads {

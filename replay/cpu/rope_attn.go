@@ -73,6 +73,7 @@ func newRoPEAttnTile(b *binder) (kernel, error) {
 		halves: b.halves(kernels.RoPEAttnTileBindHalves, int(p.Heads*d), p.Few),
 	}}
 	k.paged(b, kernels.RoPEAttnTileSpecSequences, p.Tables, p.Table, p.Pool)
+	k.part = aloneRows
 	k.window = b.window(kernels.RoPEAttnTileSpecWindowed, p.Window)
 	if b.spec(kernels.RoPEAttnTileSpecLearned) != 0 {
 		k.learned = lastOf(b.f32(kernels.RoPEAttnTileBindNorm), int(p.Heads))

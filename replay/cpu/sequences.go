@@ -11,6 +11,24 @@ type sequences struct {
 	rows    []sequence.Row // row records of a batch
 	last    int            // the largest number of a sequence
 	context int            // the largest number of positions
+	part    rowPart        // of a batch: which rows are computed
+}
+
+// rowPart is the part of a batch's rows that a command computes.
+type rowPart int
+
+const (
+	allRows    rowPart = iota
+	joinedRows         // rows that are not the only ones of their sequence
+	aloneRows          // the others
+)
+
+// partOf returns the part that the parameter joined selects.
+func partOf(joined uint32) rowPart {
+	if joined != 0 {
+		return joinedRows
+	}
+	return allRows
 }
 
 // sequences returns the sequences of a command whose constant is spec. pool is its number of sequences.
@@ -48,6 +66,17 @@ func (s *sequences) follows(r int) bool {
 	}
 	a, b := &s.rows[r-1], &s.rows[r]
 	return a.Sequence == b.Sequence && a.KVLen+1 == b.KVLen && a.Stop == b.Stop
+}
+
+// skips reports whether the command does not compute row r.
+func (s *sequences) skips(r int) bool {
+	if s.kind != decl.SequencesMany {
+		return false
+	}
+	if s.rows[r].Stop != 0 || s.part == allRows {
+		return s.rows[r].Stop != 0
+	}
+	return (s.rows[r].Joined != 0) != (s.part == joinedRows)
 }
 
 // visible returns the number of positions that row r sees.

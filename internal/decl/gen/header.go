@@ -75,7 +75,8 @@ typedef struct pianola_row {
     uint32_t until;
     uint32_t count;
     uint32_t stop;
-    uint32_t reserved[9];
+    uint32_t joined;
+    uint32_t reserved[8];
 } pianola_row;
 
 // The beginning of a sampler slot. sampler.Settings documents the fields.

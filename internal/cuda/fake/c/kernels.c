@@ -266,7 +266,7 @@ static void qk_rope_kv(const launch *l) {
     for (uint32_t r = 0; r < rows(l); r++) {
         const float *angles = F(3) + (uint64_t)r * p->half_ * 2;
         uint32_t pos = seen(l, l->specs[4], r) - 1;
-        if (ended(l, l->specs[4], r)) continue;
+        if (ended(l, l->specs[4], r) || (p->joined && !joined(l, r))) continue;
         turn(l, l->specs[4], r, p->tables, p->table, p->pool, &k, &v);
         for (uint32_t h = 0; h < p->heads + p->kv_heads; h++) {
             uint32_t is_k = h >= p->heads, kh = h - p->heads;
@@ -374,8 +374,9 @@ static void attn_tile(const launch *l) {
     kv_cache k = {l->bind[1], l->specs[2], p->kv_heads, p->cap, d, 0, NULL, 0}, v = k;
     v.mem = l->bind[2];
     for (uint32_t r = 0; r < rows(l); r++) {
+        if (ended(l, l->specs[5], r) || (p->joined && !joined(l, r))) continue;
         turn(l, l->specs[5], r, p->tables, p->table, p->pool, &k, &v);
-        for (uint32_t h = 0; h < p->heads && !ended(l, l->specs[5], r); h++) {
+        for (uint32_t h = 0; h < p->heads; h++) {
             const float *q = F(0) + (uint64_t)r * p->q_stride + h * d;
             float x[1024], *out = l->specs[6] ? x : F(3) + ((uint64_t)r * p->heads + h) * d;
             attend(out, NULL, q, q, 0, k, v, h / (p->heads / p->kv_heads),
@@ -394,7 +395,7 @@ static void rope_attn_tile(const launch *l) {
     for (uint32_t r = 0; r < rows(l); r++) {
         const float *angles = F(3) + (uint64_t)r * p->half_ * 2;
         uint32_t len = seen(l, l->specs[7], r);
-        if (ended(l, l->specs[7], r)) continue;
+        if (ended(l, l->specs[7], r) || (many(l->specs[7]) && joined(l, r))) continue;
         turn(l, l->specs[7], r, p->tables, p->table, p->pool, &k, &v);
         for (uint32_t i = 0; i < p->kv_heads + p->heads; i++) {
             uint32_t is_k = i < p->kv_heads, h = is_k ? i : i - p->kv_heads;

@@ -40,6 +40,9 @@ static inline pianola_row *record(const launch *l, uint32_t r) { return (pianola
 static inline int many(uint32_t kind) { return kind == PIANOLA_SEQUENCES_MANY; }
 static inline int ended(const launch *l, uint32_t kind, uint32_t r) { return many(kind) && record(l, r)->stop; }
 
+// joined reports whether other rows of the pass belong to the sequence of row r.
+static inline int joined(const launch *l, uint32_t r) { return record(l, r)->joined != 0; }
+
 static inline uint64_t sequence(const launch *l, uint32_t kind, uint32_t r, uint32_t pool) {
     if (kind == PIANOLA_SEQUENCES_OWN) return 0;
     return least(many(kind) ? record(l, r)->sequence : step(l)->sequence, pool - 1);
