@@ -393,8 +393,8 @@ func (v *view) attnTileRequests(r *requests) {
 	each := unit * v.value("units")
 	groups := ceilDiv(v.rows*shared, each)
 	positions := uint64(0)
-	if v.sees > 0 { // the units of each row are its own
-		groups = v.rows * ceilDiv(shared, each)
+	if v.sees > 0 { // the units of each group of rows are its own
+		groups = v.groups() * ceilDiv(shared, each)
 		positions = groups * ceilDiv(min(first, window), tile) * tile
 	} else {
 		for g := range groups {

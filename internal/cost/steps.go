@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/internal/sequence"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -18,7 +19,7 @@ import (
 // between them.
 type Steps struct {
 	decode, prefill []stepTime
-	fill, heads     []stepTime // of joint passes: all rows, and the choice of tokens; empty if the table has none
+	fill, heads     []stepTime // of joint passes: all rows, and those that choose tokens; empty if the table has none
 }
 
 // stepTime is the time of a number of rows, in seconds, at two positions.
@@ -46,7 +47,14 @@ func StepsOf(t *table.Table, c *chip.Chip) (*Steps, error) {
 		most := int(part.list[len(part.list)-1].MaxRows)
 		for rows := 1; ; rows = min(2*rows, most) {
 			i := slices.IndexFunc(part.list, func(p *table.Program) bool { return int(p.MaxRows) >= rows })
-			at, err := stepTimeOf(t, part.list[i], c, rows, int(t.Header.Context)-1)
+			end := int(t.Header.Context) - 1
+			at, err := stepTimeOf(t, part.list[i], c, rows, end, func(c *table.Cmd) bool { return part.to != &s.fill || !alone(c) })
+			if fills := batchesOf(t, sequence.ProgramFill); err == nil && part.to == &s.heads && len(fills) > 0 {
+				var own stepTime
+				own, err = stepTimeOf(t, fills[len(fills)-1], c, rows, end, alone)
+				pass := RatesOf(c).Pass // at has it already
+				at.first, at.last = at.first+own.first-pass, at.last+own.last-pass
+			}
 			if err != nil {
 				return nil, err
 			}
@@ -60,7 +68,7 @@ func StepsOf(t *table.Table, c *chip.Chip) (*Steps, error) {
 		if p == nil {
 			return nil, errors.New("cost: the table has no program that prefills a whole chunk")
 		}
-		at, err := stepTimeOf(t, p, c, rows, int(t.Header.Context)-rows)
+		at, err := stepTimeOf(t, p, c, rows, int(t.Header.Context)-rows, func(*table.Cmd) bool { return true })
 		if err != nil {
 			return nil, err
 		}
@@ -91,8 +99,12 @@ func appendStep(list []stepTime, at stepTime) []stepTime {
 	return append(list, at)
 }
 
-// stepTimeOf predicts a program at the positions 0 and end.
-func stepTimeOf(t *table.Table, p *table.Program, c *chip.Chip, rows, end int) (s stepTime, err error) {
+// alone reports whether a command of a joint pass computes only rows that are the only ones of their sequence. There
+// are about as many as rows that choose a token, so its time counts with theirs.
+func alone(c *table.Cmd) bool { return c.Kernel == kernels.RoPEAttnTile }
+
+// stepTimeOf predicts the commands of a program for which counts returns true, at the positions 0 and end.
+func stepTimeOf(t *table.Table, p *table.Program, c *chip.Chip, rows, end int, counts func(c *table.Cmd) bool) (s stepTime, err error) {
 	s = stepTime{rows: rows, end: end}
 	for _, part := range []struct {
 		to *float64
@@ -104,7 +116,9 @@ func stepTimeOf(t *table.Table, p *table.Program, c *chip.Chip, rows, end int) (
 		}
 		*part.to = RatesOf(c).Pass
 		for i := range commands {
-			*part.to += commands[i].Seconds
+			if counts(&t.Cmds[int(p.First)+i]) {
+				*part.to += commands[i].Seconds
+			}
 		}
 	}
 	return s, nil

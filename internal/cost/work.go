@@ -77,7 +77,7 @@ func (v *view) positions() {
 	}
 	if v.sequences {
 		one := min(first, window+sinks)
-		v.pairs, v.seen = v.rows*one, v.rows*one
+		v.pairs, v.seen = v.rows*one, v.groups()*one
 		return
 	}
 	for r := range v.rows {
@@ -89,6 +89,15 @@ func (v *view) positions() {
 	if n := v.value("splits"); n > 1 {
 		v.splits = used(min(last, window), n, max(v.value("span"), 1))
 	}
+}
+
+// groups returns the number of groups of rows of which each reads its K and V once, if each row belongs to a sequence:
+// with the parameter joined most rows follow each other, otherwise each row is a group.
+func (v *view) groups() uint64 {
+	if v.value("joined") == 0 || v.c.Kernel != kernels.AttnTile {
+		return v.rows
+	}
+	return ceilDiv(v.rows, max(1, 64*v.value("units")*v.value("kv_heads")/max(v.value("heads"), 1)))
 }
 
 // used returns the number of splits that have positions. The declaration of attn defines their size.
