@@ -100,6 +100,7 @@ func (s *state) fuseRopeTile() error {
 			if !p.feeds(a, b) || !s.fitsOwn(b.layer, attn) {
 				return false
 			}
+			// pairs meets the nodes of a joint pass again after the new one was put before them.
 			if mixed && (rope.joined || p.rows*attn.kvHeads < mixedWaves*s.in.Chip.Cores) {
 				return false
 			}
@@ -122,7 +123,8 @@ func (s *state) fuseRopeTile() error {
 }
 
 // mixedWaves is the least number of waves of threadgroups of attn_tile, one for each row, in which a joint pass has a
-// command of its own for rows that are the only ones of their sequence.
+// command of its own for rows that are the only ones of their sequence. It is an estimate: passes of 240 rows and more
+// were measured (docs/rationale/kernels.md).
 const mixedWaves = 2
 
 // splitAttention splits the positions of a row among threadgroups if the cache is long, and adds a

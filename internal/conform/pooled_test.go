@@ -86,8 +86,8 @@ func (p *pooling) place(context int, r *rand.Rand) {
 
 // record returns the record of row i of the command for a session.
 func (p *pooling) record(i int) sequence.Row {
-	at, seen := p.own.second.index+uint32(i), max(p.own.second.kvLen, 1)+uint32(i)
-	return sequence.Row{Sequence: uint32(p.of[i]), Position: at, KVLen: seen, TokenIndex: at, Joined: one(p.shares(i))}
+	at := p.own.second.index + uint32(i)
+	return sequence.Row{Sequence: uint32(p.of[i]), Position: at, KVLen: uint32(p.sees(i)), TokenIndex: at, Joined: one(p.shares(i))}
 }
 
 // shares reports whether other rows of the command belong to the sequence of row i.
@@ -263,11 +263,11 @@ func (p *pooling) checkCache(name string, before, got, want []byte) error {
 	heads, rows := p.kv[name][0], p.pages*sequence.PagePositions
 	after := slices.Clone(before)
 	for i, s := range p.of {
+		if !p.computed(i) {
+			continue
+		}
 		for h := range heads {
-			if !p.computed(i) {
-				continue
-			}
-			own, paged := p.places(s, p.end()-len(p.to)+i, h, heads)
+			own, paged := p.places(s, p.sees(i)-1, h, heads)
 			a, b := p.cacheRow(want, name, p.cap, own), p.cacheRow(after, name, rows, paged)
 			for j := range a {
 				copy(b[j], a[j])

@@ -37,24 +37,19 @@ func StepsOf(t *table.Table, c *chip.Chip) (*Steps, error) {
 		return nil, errors.New("cost: the table has no batch program, or none that prefills")
 	}
 	s := &Steps{}
+	fills := batchesOf(t, sequence.ProgramFill)
 	for _, part := range []struct {
-		to   *[]stepTime
-		list []*table.Program
-	}{{&s.decode, batches}, {&s.fill, batchesOf(t, sequence.ProgramFill)}, {&s.heads, batchesOf(t, sequence.ProgramHead)}} {
+		to     *[]stepTime
+		list   []*table.Program
+		counts func(c *table.Cmd) bool
+	}{{&s.decode, batches, anyCommand}, {&s.fill, fills, forSeveral}, {&s.heads, batchesOf(t, sequence.ProgramHead), anyCommand}} {
 		if len(part.list) == 0 {
 			continue
 		}
 		most := int(part.list[len(part.list)-1].MaxRows)
 		for rows := 1; ; rows = min(2*rows, most) {
 			i := slices.IndexFunc(part.list, func(p *table.Program) bool { return int(p.MaxRows) >= rows })
-			end := int(t.Header.Context) - 1
-			at, err := stepTimeOf(t, part.list[i], c, rows, end, func(c *table.Cmd) bool { return part.to != &s.fill || !alone(c) })
-			if fills := batchesOf(t, sequence.ProgramFill); err == nil && part.to == &s.heads && len(fills) > 0 {
-				var own stepTime
-				own, err = stepTimeOf(t, fills[len(fills)-1], c, rows, end, alone)
-				pass := RatesOf(c).Pass // at has it already
-				at.first, at.last = at.first+own.first-pass, at.last+own.last-pass
-			}
+			at, err := stepTimeOf(t, part.list[i], c, rows, int(t.Header.Context)-1, part.counts)
 			if err != nil {
 				return nil, err
 			}
@@ -63,12 +58,17 @@ func StepsOf(t *table.Table, c *chip.Chip) (*Steps, error) {
 			}
 		}
 	}
+	if len(fills) > 0 {
+		if err := s.addAlone(t, fills[len(fills)-1], c); err != nil {
+			return nil, err
+		}
+	}
 	for rows := 1; ; rows = min(2*rows, int(t.Header.Chunk)) {
 		p, _ := t.Prefill(rows)
 		if p == nil {
 			return nil, errors.New("cost: the table has no program that prefills a whole chunk")
 		}
-		at, err := stepTimeOf(t, p, c, rows, int(t.Header.Context)-rows, func(*table.Cmd) bool { return true })
+		at, err := stepTimeOf(t, p, c, rows, int(t.Header.Context)-rows, anyCommand)
 		if err != nil {
 			return nil, err
 		}
@@ -99,9 +99,27 @@ func appendStep(list []stepTime, at stepTime) []stepTime {
 	return append(list, at)
 }
 
-// alone reports whether a command of a joint pass computes only rows that are the only ones of their sequence. There
-// are about as many as rows that choose a token, so its time counts with theirs.
-func alone(c *table.Cmd) bool { return c.Kernel == kernels.RoPEAttnTile }
+// addAlone adds to the times of rows that choose a token those of the command of a joint pass, program p, for rows that
+// are the only ones of their sequence: there are about as many.
+func (s *Steps) addAlone(t *table.Table, p *table.Program, c *chip.Chip) error {
+	pass := RatesOf(c).Pass // which the times have already
+	var list []stepTime
+	for _, head := range s.heads {
+		own, err := stepTimeOf(t, p, c, head.rows, head.end, func(c *table.Cmd) bool { return !forSeveral(c) })
+		if err != nil {
+			return err
+		}
+		head.first, head.last = head.first+own.first-pass, head.last+own.last-pass
+		list = appendStep(list, head)
+	}
+	s.heads = list
+	return nil
+}
+
+// anyCommand counts every command of a program, and forSeveral those of a joint pass that are not only for rows that
+// are the only ones of their sequence.
+func anyCommand(*table.Cmd) bool   { return true }
+func forSeveral(c *table.Cmd) bool { return c.Kernel != kernels.RoPEAttnTile }
 
 // stepTimeOf predicts the commands of a program for which counts returns true, at the positions 0 and end.
 func stepTimeOf(t *table.Table, p *table.Program, c *chip.Chip, rows, end int, counts func(c *table.Cmd) bool) (s stepTime, err error) {

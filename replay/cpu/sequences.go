@@ -70,11 +70,8 @@ func (s *sequences) follows(r int) bool {
 
 // skips reports whether the command does not compute row r.
 func (s *sequences) skips(r int) bool {
-	if s.kind != decl.SequencesMany {
-		return false
-	}
-	if s.rows[r].Stop != 0 || s.part == allRows {
-		return s.rows[r].Stop != 0
+	if s.kind != decl.SequencesMany || s.part == allRows || s.stopped(r) {
+		return s.stopped(r)
 	}
 	return (s.rows[r].Joined != 0) != (s.part == joinedRows)
 }
