@@ -78,7 +78,49 @@ func placed(err error) bool {
 	return strings.HasPrefix(err.Error(), "cuda: ")
 }
 
-// TestFaults makes each driver call fail in turn, in every mode: once with a transient error
+// repeats is the number of times that a driver call fails whose place is like that of others.
+const repeats = 4
+
+// places returns the numbers of the calls to make fail, from first to last. Where the same few calls follow
+// each other many times, as for the nodes of a graph, the first repeats are taken, and every eleventh of the others.
+func places(trace []string, first, last int) (list []int) {
+	const before = 5 // calls that tell one place from another
+	seen := map[string]int{}
+	for n := first; n <= last; n++ {
+		if n > len(trace) { // the call has no name
+			list = append(list, n)
+			continue
+		}
+		place := strings.Join(trace[max(0, n-before):n], " ")
+		if seen[place]++; seen[place] <= repeats || n%11 == 0 {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// TestPlaces checks that all of few calls are places, and that most of many equal ones are not.
+func TestPlaces(t *testing.T) {
+	calls := []string{"a", "b", "c"}
+	for range 100 {
+		calls = append(calls, "add", "depend")
+	}
+	calls = append(calls, "d", "e")
+	list := places(calls, 2, len(calls))
+	for _, n := range []int{2, 3, 4, 5, 6, 7, len(calls) - 1, len(calls)} {
+		if !slices.Contains(list, n) {
+			t.Errorf("call %d is not among %d", n, list)
+		}
+	}
+	if n := len(list); list[0] != 2 || n > 50 || !slices.IsSorted(list) {
+		t.Errorf("%d of %d calls: %d", n, len(calls), list)
+	}
+	if got := places(nil, 1, 3); !slices.Equal(got, []int{1, 2, 3}) {
+		t.Errorf("calls without names: %d", got)
+	}
+}
+
+// TestFaults makes driver calls of each place fail in turn, in every mode: once with a transient error
 // and once with an error that loses the device. The result must be an error that names its
 // place, nothing may stay allocated, and a new device must work.
 func TestFaults(t *testing.T) {
@@ -90,7 +132,7 @@ func TestFaults(t *testing.T) {
 			if err := use(drv, mode, m); err != nil {
 				t.Fatal(err)
 			}
-			faults(t, drv, mode, code, m, 1, drv.Calls(), exhaustive.Pick(1, 7), func() string { return "" })
+			faults(t, drv, mode, code, m, places(drv.Trace(), 1, drv.Calls()), exhaustive.Pick(1, 7), func() string { return "" })
 		}
 	}
 }
@@ -116,25 +158,26 @@ func TestFaultsCache(t *testing.T) {
 		}
 		drv.FailAt(0, 0)
 		drv.Release()
-		faults(t, drv, "resident", code, m, first, last, 1, t.TempDir)
+		faults(t, drv, "resident", code, m, places(nil, first, last), 1, t.TempDir)
 		if err := useCached(drv, "resident", m, full); err != nil {
 			t.Fatal(err)
 		}
-		faults(t, drv, "resident", code, m, first, last, 1, func() string { return full })
+		faults(t, drv, "resident", code, m, places(nil, first, last), 1, func() string { return full })
 	}
 }
 
-// faults makes the calls from first to last fail in turn. cache returns the cache directory of
+// faults makes the calls with the given numbers, or each step-th of them, fail in turn. cache returns the cache directory of
 // each device.
-func faults(t *testing.T, drv *fake.Driver, mode string, code int, m model, first, last, step int, cache func() string) {
+func faults(t *testing.T, drv *fake.Driver, mode string, code int, m model, calls []int, step int, cache func() string) {
 	t.Helper()
-	for n := first; n <= last; n += step {
+	for i := 0; i < len(calls); i += step {
+		n := calls[i]
 		leaked := drv.Leaked()
 		drv.FailAt(n, code)
 		err := useCached(drv, mode, m, cache())
 		call := drv.Failed()
 		drv.FailAt(0, 0)
-		what := fmt.Sprintf("%s, code %d at call %d of %d, %s", mode, code, n, last, call)
+		what := fmt.Sprintf("%s, code %d at call %d of %d, %s", mode, code, n, calls[len(calls)-1], call)
 		var de *DriverError
 		switch {
 		case call == "": // the number of calls depends on how uploads overlap

@@ -220,6 +220,9 @@ func (d *Driver) JITs() int { return d.count("fake_jits") }
 // Calls returns the number of driver calls so far.
 func (d *Driver) Calls() int { return d.count("fake_calls") }
 
+// Trace returns the names of the driver calls so far, in order, of at most the first 16,384.
+func (d *Driver) Trace() []string { return strings.Fields(d.text("fake_trace")) }
+
 // Called returns the number of calls of each driver function so far.
 func (d *Driver) Called() map[string]int {
 	calls := map[string]int{}

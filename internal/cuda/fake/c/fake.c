@@ -34,8 +34,12 @@ static void count(const char *call) {
     functions[i].calls++;
 }
 
+// The names of the first calls, in order.
+static const char *trace[1 << 14];
+
 int enter(const char *call, int context) {
     pthread_mutex_lock(&lock);
+    if (F.calls < (long)(sizeof trace / sizeof *trace)) trace[F.calls] = call;
     F.calls++;
     count(call);
     snprintf(F.last, sizeof F.last, "%s", call);
@@ -411,6 +415,17 @@ long fake_leaked(void) { return F.leaked; }
 long fake_excused(void) { return F.excused; }
 const char *fake_complaint(void) { return F.complaint; }
 const char *fake_failed(void) { return F.failed; }
+
+// fake_trace returns the names of the first calls, a line each.
+const char *fake_trace(void) {
+    static char text[32 * (sizeof trace / sizeof *trace)];
+    size_t n = 0;
+    pthread_mutex_lock(&lock);
+    text[0] = 0;
+    for (int i = 0; i < (int)(sizeof trace / sizeof *trace) && trace[i]; i++) n += (size_t)snprintf(text + n, sizeof text - n, "%.30s\n", trace[i]);
+    pthread_mutex_unlock(&lock);
+    return text;
+}
 
 // fake_called returns lines with the name of a function and the number of its calls.
 const char *fake_called(void) {
