@@ -98,6 +98,31 @@ func (c *Corrected) ratio(r *ratios, rows int, predicted func(rows int) time.Dur
 	return 1
 }
 
+// doubt is how many times as long as before the corrections a joint pass may be predicted to take, beside its rows
+// and chunks apart, before the prediction is doubtful.
+const doubt = 1.25
+
+// doubtful reports whether the measurements make a joint pass clearly slower, compared with its rows and chunks
+// apart, than the predictions without them. With Guess it is compared with a pass that takes as long as these.
+func (c *Corrected) doubtful(rows []Row, chunks []Chunk) bool {
+	slower := func(c Cost) float64 {
+		all, heads, depth := joint(rows, chunks)
+		var apart time.Duration
+		if len(rows) > 0 {
+			apart = c.Decode(len(rows), depth)
+		}
+		for _, chunk := range chunks {
+			apart += c.Prefill(chunk.At, chunk.Rows)
+		}
+		return float64(c.Joint(all, heads, depth)) / float64(max(1, apart))
+	}
+	before := 1.0
+	if !c.Guess {
+		before = slower(c.Cost)
+	}
+	return slower(c) > doubt*before
+}
+
 // learnt is the weight of a measurement, as in the correction of the Metal device.
 const learnt = 0.25
 
@@ -111,7 +136,11 @@ func (c *Corrected) Measured(step *Step, decoding, took time.Duration) {
 	measured := float64(took) / float64(all)
 	if step.Joint {
 		rows, heads, depth := joint(step.Decode, step.Chunks)
-		c.joint.learn(rows, float64(c.Joint(rows, heads, depth))/float64(c.Cost.Joint(rows, heads, depth)), measured, 1)
+		was := float64(c.Joint(rows, heads, depth)) / float64(c.Cost.Joint(rows, heads, depth))
+		if step.Again { // many steps have not measured such passes
+			c.joint[classOf(rows)] = 0
+		}
+		c.joint.learn(rows, was, measured, 1)
 		return
 	}
 	if rows := len(step.Decode); rows > 0 && decoding > 0 {

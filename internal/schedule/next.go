@@ -42,6 +42,9 @@ type Step struct {
 	// Joint says that the rows and the chunks are computed in one pass, which reads the weights once.
 	// Each row then chooses one token, or as many as its draft is right and one more.
 	Joint bool
+	// Again says that the step is joint although it was predicted to be faster otherwise, so that joint passes
+	// are measured again.
+	Again bool
 
 	Restores []Restored // of a step of ReadBack, which has nothing else
 
@@ -291,8 +294,8 @@ const (
 // rows in turn with others would compute clearly more rows of prompts a second. That is so if the bound has
 // little room beside the rows.
 func (s *Scheduler) behind(now time.Duration, rows, prompts []*Request, bound time.Duration) bool {
-	alone, _, took := s.plan(prompts, &Step{Bound: bound})
-	n, wait, times := rowsOf(alone), 0, float64(behindTimes)
+	alone, _ := s.forms(prompts, &Step{Bound: bound})
+	n, wait, times := rowsOf(alone.chunks), 0, float64(behindTimes)
 	for _, r := range prompts {
 		wait += r.left()
 		if r.Chosen == 0 && now > r.Arrival+lateBounds*bound {
@@ -302,8 +305,8 @@ func (s *Scheduler) behind(now time.Duration, rows, prompts []*Request, bound ti
 	if wait <= 2*n {
 		return false
 	}
-	both, _, all := s.plan(prompts, &Step{Decode: single(rows), Chain: 1, Bound: bound})
-	return float64(n)*float64(all) > times*float64(rowsOf(both))*float64(took+s.step(rows))
+	both, _ := s.forms(prompts, &Step{Decode: single(rows), Chain: 1, Bound: bound})
+	return float64(n)*float64(both.all) > times*float64(rowsOf(both.chunks))*float64(alone.all+s.step(rows))
 }
 
 // step returns the predicted time of one token of all rows.
@@ -440,9 +443,12 @@ func (s *Scheduler) chunks(prompts []*Request, step *Step) {
 	if len(prompts) == 0 {
 		return
 	}
-	chunks, joint, _ := s.plan(prompts, step)
-	step.Joint = step.Joint || joint
-	for _, c := range chunks {
+	of, other := s.forms(prompts, step)
+	if other.joint && s.again(prompts, step, &other) {
+		of, step.Again = other, true
+	}
+	step.Joint = step.Joint || of.joint
+	for _, c := range of.chunks {
 		if c.Request.state == running && s.extend(c.Request, c.At+c.Rows, step) {
 			step.Chunks = append(step.Chunks, c)
 		}
@@ -450,23 +456,56 @@ func (s *Scheduler) chunks(prompts []*Request, step *Step) {
 	step.keepJoint()
 }
 
-// plan returns the chunks for a step, whether they are computed in one pass with its rows, and the time of the
-// step with them.
-func (s *Scheduler) plan(prompts []*Request, step *Step) (chunks []Chunk, joint bool, all time.Duration) {
+// retryJoint is the number of steps that were not joint because of a doubtful prediction, of which one is joint
+// nevertheless.
+const retryJoint = 32
+
+// again reports whether a joint pass is to be computed although it is predicted to be slower. If a measurement
+// of such a pass was disturbed, the prediction would stay for ever if none was computed again. A pass that is
+// predicted to take longer than the bound gets the smallest chunk.
+func (s *Scheduler) again(prompts []*Request, step *Step, pass *form) bool {
+	if len(pass.chunks) == 0 && s.c.Joint >= decoding(step.Decode)+LeastChunk {
+		pass.chunks = s.divide(prompts[:1], LeastChunk)
+	}
+	c, ok := s.c.Cost.(*Corrected)
+	if !ok || len(pass.chunks) == 0 || !c.doubtful(step.Decode, pass.chunks) {
+		return false
+	}
+	s.doubts++
+	return s.doubts%retryJoint == 0
+}
+
+// form is a way to compute chunks of prompts in a step.
+type form struct {
+	chunks    []Chunk
+	joint     bool          // in one pass with the rows of the step
+	all, adds time.Duration // times of the step, and of the chunks in it
+}
+
+// faster reports whether f computes more rows of prompts than g in the time that it adds.
+func (f *form) faster(g *form) bool {
+	n, m := float64(rowsOf(f.chunks)), float64(rowsOf(g.chunks))
+	return n > 0 && (m == 0 || n*float64(g.adds) > m*float64(f.adds))
+}
+
+// forms returns the faster form of chunks for a step, and the other one. A form without chunks cannot be
+// computed.
+func (s *Scheduler) forms(prompts []*Request, step *Step) (of, other form) {
 	spent, _ := s.predict(step)
 	limit := step.Bound
 	if len(step.Decode) > 0 {
 		limit = min(limit, spent+time.Duration(float64(spent)*s.c.Share))
 	}
-	var took time.Duration
+	apart, pass := form{all: spent}, form{joint: true}
 	if !step.Joint { // drafts need a joint pass
-		chunks, took = s.apart(prompts, step, spent, limit)
+		apart.chunks, apart.adds = s.apart(prompts, step, spent, limit)
+		apart.all += apart.adds
 	}
-	pass, time := s.joint(prompts, step, limit)
-	if n, m := float64(rowsOf(pass)), float64(rowsOf(chunks)); n > 0 && (m == 0 || n*float64(took) > m*float64(time-spent)) {
-		return pass, true, time
+	pass.chunks, pass.all = s.joint(prompts, step, limit)
+	if pass.adds = pass.all - spent; pass.faster(&apart) {
+		return pass, apart
 	}
-	return chunks, false, spent + took
+	return apart, pass
 }
 
 // keepJoint makes a step that is not a joint pass for any reason one that is not joint.

@@ -223,6 +223,7 @@ type Scheduler struct {
 	left    bool          // the last submission had no rows although some decode
 	idled   time.Duration // about how long the device is idle between submissions; 0 if that is unknown
 	hits    Hits
+	doubts  int // steps that were not joint because of a doubtful prediction
 }
 
 // Hits are counts of the requests that were admitted and did not ask for Private, and of the drafts of all.

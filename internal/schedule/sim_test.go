@@ -213,11 +213,12 @@ func (s *sim) checkStep(step *Step) error {
 		}
 	}
 	alone := len(step.Chunks) == 0 && step.Chain == 1 || len(step.Decode) == 0 && len(step.Chunks) == 1 && step.Chunks[0].Rows <= LeastChunk
-	if step.Predicted > step.Bound && !alone {
+	longer := step.Predicted > step.Bound && !step.Again
+	if longer && !alone {
 		return fmt.Errorf("predicted %v, more than %v", step.Predicted, step.Bound)
 	}
 	if step.Joint {
-		if tokens > s.c.Joint || heads > s.c.Heads || step.Chain > 1 || len(step.Chunks) == 0 && heads == len(step.Decode) || step.Predicted > step.Bound {
+		if tokens > s.c.Joint || heads > s.c.Heads || step.Chain > 1 || len(step.Chunks) == 0 && heads == len(step.Decode) || longer {
 			return fmt.Errorf("a joint pass of %d rows, %d chunks and chains of %d takes %v, the bound is %v", tokens, len(step.Chunks), step.Chain, step.Predicted, step.Bound)
 		}
 		if len(step.Decode) > 0 {

@@ -264,6 +264,56 @@ func TestCorrected(t *testing.T) {
 	near("a guess of ten times the rows", c.Decode(30, 0), 30*time.Millisecond)
 }
 
+// TestMeasuredAgain has the first joint pass, which has only prompts, take a hundred times as long as later ones.
+// The steps after it are not joint, until one is measured again.
+func TestMeasuredAgain(t *testing.T) {
+	device := linear{2 * time.Millisecond, time.Microsecond, 2 * time.Millisecond, 100 * time.Microsecond}
+	cost := &Corrected{Cost: device}
+	c := Config{Cost: cost, Sequences: 8, Context: 1 << 16, Chunk: 64, Joint: 64, Heads: 8}
+	s := newSim(t, c, pages.Kind{Name: "full", Pages: 1 << 12})
+	must(t)(s.add(10, 1<<15, nil))
+	must(t)(s.add(10, 1<<15, nil))
+	var joint []bool // of the steps with rows and a chunk
+	for passes := 0; len(joint) < 4*retryJoint; {
+		if len(s.live) < 3 {
+			must(t)(s.add(8000, 1, nil))
+		}
+		step, err := s.step()
+		if err != nil {
+			t.Fatal(err)
+		}
+		took := step.Predicted
+		if step.Joint {
+			if took = device.Joint(countJoint(step)); passes == 0 {
+				took *= 100
+			}
+			passes++
+		}
+		cost.Measured(step, step.Decoding, took)
+		if len(step.Decode) > 0 && len(step.Chunks) > 0 {
+			joint = append(joint, step.Joint)
+		}
+	}
+	count := func(steps []bool) (n int) {
+		for _, is := range steps {
+			if is {
+				n++
+			}
+		}
+		return n
+	}
+	early, late := joint[:retryJoint/2], joint[2*retryJoint:]
+	if count(early) > 0 {
+		t.Errorf("%d of the first %d steps are joint, want none", count(early), len(early))
+	}
+	if count(late) != len(late) {
+		t.Errorf("%d of the last %d steps are joint, want all", count(late), len(late))
+	}
+}
+
+// countJoint returns the arguments of Cost.Joint for a step.
+func countJoint(step *Step) (rows, heads, depth int) { return joint(step.Decode, step.Chunks) }
+
 // TestGuess checks that predictions that are guesses make minimum units until they are measured.
 func TestGuess(t *testing.T) {
 	c := &Corrected{Cost: simple, Guess: true}
