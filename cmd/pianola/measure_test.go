@@ -198,12 +198,48 @@ func TestProfileBatch(t *testing.T) {
 		args []string
 	}{
 		{"4 steps after 9 tokens need more than 14 positions, but the context has 12", []string{"profile", gopher, "-n", "4", "-d", "9", "--ctx", "12", "--batch", "2"}},
-		{"--prefill and --batch exclude each other", append(args, "--batch", "2", "--prefill", "3")},
+		{"-r requires --prefill, and excludes --batch", append(args, "--batch", "2", "--prefill", "3", "-r", "2")},
+		{"--prefill without --batch excludes -n", append(args, "--prefill", "3")},
+		{"--prefill 0: must be at least 1", append(args, "--batch", "2", "--prefill", "0")},
 		{"--batch 0: must be 1 to 4096", append(args, "--batch", "0")},
 	} {
 		if o := runCommand(t, wrong.args...); o.status == 0 || !strings.Contains(o.stderr, wrong.want) {
 			t.Errorf("%q: status %d, %s", wrong.args, o.status, o.stderr)
 		}
+	}
+}
+
+// TestProfileJoint profiles passes in which a prompt is prefilled beside eight rows. The head computes the rows
+// and, if the pass has the end of a prompt, one more.
+func TestProfileJoint(t *testing.T) {
+	args := []string{"profile", gopher, "-n", "2", "-d", "9", "--ctx", "512", "--batch", "8", "--prefill", "100", "--device", "cpu"}
+	res := decode[profileResult](t, succeed(t, append(args, "--json")...).stdout)
+	if res.Rows != 8 || res.Prompt != 100 || res.PromptRows < 1 || res.PromptRows > 100 || res.Tokens != 16 || res.TotalUS <= 0 {
+		t.Fatalf("%d rows and %d of %d tokens of a prompt, %d tokens, %v us", res.Rows, res.PromptRows, res.Prompt, res.Tokens, res.TotalUS)
+	}
+	weights, parts := uint64(0), map[string]int{}
+	for _, c := range res.Commands {
+		parts[withoutLayer(c.Label)]++
+		if !strings.HasSuffix(c.Label, ".attention") {
+			weights += c.Bytes
+		}
+	}
+	if parts["layer.*.attn.attention"] != 8 || parts["layer.*.ffn.down"] != 8 || parts["out.logits"] != 1 {
+		t.Errorf("commands %v", parts)
+	}
+	step := decode[profileResult](t, succeed(t, "profile", gopher, "-n", "1", "--batch", "1", "--json", "--device", "cpu").stdout)
+	once := uint64(0)
+	for _, c := range step.Commands {
+		if !strings.HasSuffix(c.Label, ".attention") {
+			once += c.Bytes
+		}
+	}
+	// Rows of the embedding are read for each row, all other weights once.
+	if weights < once || weights > once+once/100 {
+		t.Errorf("a pass reads %d bytes of weights, a step of one row %d", weights, once)
+	}
+	if text := succeed(t, append(args, "--by-label")...).stdout; !strings.Contains(text, "us per pass of 8 rows after 9 tokens and ") || !strings.Contains(text, " of the 100 tokens of a prompt, ") {
+		t.Errorf("output\n%s", text)
 	}
 }
 

@@ -40,19 +40,21 @@ prints the mean time, the bytes of weights and KV cache that the command reads,
 and its share of the total time. A summary then adds up the commands with the
 same label in all layers. With --prefill it profiles the chunks of a prompt
 instead, and adds up their times. With --batch it profiles a step in which several
-sequences each decode a token as rows of one batch. The additional barriers make
-the total longer than the time of an ordinary token, prompt or step.`,
+sequences each decode a token as rows of one batch, and with both a pass in which
+the tokens of a prompt are further rows of that batch. The additional barriers
+make the total longer than the time of an ordinary token, prompt, step or pass.`,
 		Example: `  pianola profile testdata/gopher-q8_0.gguf --by-label
   pianola profile testdata/gopher-q8_0.gguf --by-label --prefill 512
-  pianola profile testdata/gopher-q8_0.gguf --by-label --batch 16`,
+  pianola profile testdata/gopher-q8_0.gguf --by-label --batch 16
+  pianola profile testdata/gopher-q8_0.gguf --by-label --batch 16 --prefill 100`,
 		Args: exactly(1, "profile needs a MODEL"),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
 	cmd.Flags().IntVarP(&f.tokens, "tokens", "n", 32, "tokens to decode")
-	cmd.Flags().IntVarP(&f.depth, "depth", "d", 16, "tokens of context before the profiled tokens; with --prefill the default is 0")
-	cmd.Flags().IntVar(&f.prompt, "prefill", 0, "profile a prompt of `N` tokens instead of decoding")
+	cmd.Flags().IntVarP(&f.depth, "depth", "d", 16, "tokens of context before the profiled tokens; with --prefill alone the default is 0")
+	cmd.Flags().IntVar(&f.prompt, "prefill", 0, "profile a prompt of `N` tokens instead of decoding; with --batch, beside the sequences that decode")
 	cmd.Flags().IntVar(&f.batch, "batch", 0, "profile steps in which `N` sequences decode together; -n counts the steps")
-	cmd.Flags().IntVarP(&f.runs, "runs", "r", 3, "with --prefill, number of prompts to average")
+	cmd.Flags().IntVarP(&f.runs, "runs", "r", 3, "with --prefill alone, number of prompts to average")
 	cmd.Flags().BoolVar(&f.groups, "by-label", false, "print only the summary over all layers")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
 	f.model.registerChip(cmd)
@@ -68,7 +70,9 @@ func (f *profileFlags) run(cmd *cobra.Command, path string) (err error) {
 	if err != nil {
 		return err
 	}
-	o.Parallel = f.batch
+	if o.Parallel = f.batch; f.batch > 0 && f.prompt > 0 {
+		o.Parallel++
+	}
 	m, err := openModel(cmd, path, o)
 	if err != nil {
 		return err
@@ -106,17 +110,16 @@ func (f *profileFlags) write(cmd *cobra.Command, res *profileResult) error {
 
 func (f *profileFlags) check(cmd *cobra.Command) error {
 	fs := cmd.Flags()
-	prompt := fs.Changed("prefill")
-	if batch := fs.Changed("batch"); batch && prompt {
-		return usage(cmd, "--prefill and --batch exclude each other")
-	} else if batch && (f.batch < 1 || f.batch > 1<<12) {
+	batch := fs.Changed("batch")
+	prompt := fs.Changed("prefill") && !batch
+	if batch && (f.batch < 1 || f.batch > 1<<12) {
 		return usage(cmd, "--batch %d: must be 1 to %d", f.batch, 1<<12)
 	}
 	if prompt && fs.Changed("tokens") {
-		return usage(cmd, "--prefill and -n exclude each other")
+		return usage(cmd, "--prefill without --batch excludes -n")
 	}
 	if !prompt && fs.Changed("runs") {
-		return usage(cmd, "-r requires --prefill")
+		return usage(cmd, "-r requires --prefill, and excludes --batch")
 	}
 	depth := 1
 	if prompt {
@@ -143,9 +146,10 @@ func (f *profileFlags) check(cmd *cobra.Command) error {
 type profileResult struct {
 	Tokens     int           `json:"tokens"` // decoded tokens, or tokens of all prompts
 	Depth      int           `json:"depth"`
-	Prompt     int           `json:"prompt"`                  // tokens of a prompt; 0 for decoding
+	Prompt     int           `json:"prompt"`                  // tokens of a prompt; 0 if none is prefilled
 	Rows       int           `json:"rows,omitempty"`          // sequences that decode together; 0 without --batch
-	TotalUS    float64       `json:"total_us"`                // per token, prompt or step of a batch
+	PromptRows int           `json:"prompt_rows,omitempty"`   // tokens of a prompt that a pass prefills beside them
+	TotalUS    float64       `json:"total_us"`                // per token, prompt, or step or pass of a batch
 	OverheadNS float64       `json:"overhead_ns_per_command"` // host time without running kernels
 	Commands   []profileLine `json:"commands"`
 	Groups     []profileLine `json:"groups"` // the largest first
@@ -156,8 +160,8 @@ type profileLine struct {
 	Label   string  `json:"label"`
 	Kernel  string  `json:"kernel"`
 	Count   int     `json:"count"` // commands
-	US      float64 `json:"us"`    // per token, prompt or step
-	Bytes   uint64  `json:"bytes"` // of weights and KV cache, per token, prompt or step
+	US      float64 `json:"us"`    // per token, prompt, step or pass
+	Bytes   uint64  `json:"bytes"` // of weights and KV cache, per token, prompt, step or pass
 	GBs     float64 `json:"gb_s"`
 	Share   float64 `json:"share"` // of the total, 0 to 1
 }
@@ -355,6 +359,11 @@ func (r *profileResult) write(w io.Writer, groupsOnly bool) error {
 		fmt.Fprintf(tw, "%d\t%s\n", l.Count, l.columns())
 	}
 	if err := tw.Flush(); err != nil {
+		return err
+	}
+	if r.PromptRows > 0 {
+		_, err := fmt.Fprintf(w, "\ntotal     %s us per pass of %d rows after %d tokens and %d of the %d tokens of a prompt, %s tok/s, %d commands, mean of %d passes\n",
+			figure(r.TotalUS), r.Rows, r.Depth, r.PromptRows, r.Prompt, figure(float64(r.Rows+r.PromptRows)/r.TotalUS*1e6), len(r.Commands), r.Tokens/r.Rows)
 		return err
 	}
 	if r.Prompt > 0 {

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -10,18 +13,35 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/bench"
 	"github.com/pianola-engine/pianola/internal/sequence"
+	"github.com/pianola-engine/pianola/table"
 )
 
-// batchProfile adds up the times of steps in which all rows decode together.
+// batchProfile adds up the times of steps in which all rows decode together, or of joint passes in which
+// tokens of a prompt are further rows.
 type batchProfile struct {
 	rows, steps int
+	prompt      int // tokens of a prompt; 0 for steps in which rows only decode
 
 	// Written by the model's goroutine until done is set.
-	program string
-	times   []time.Duration
-	seen    atomic.Int32 // steps of all rows, the first of which is a warm-up
-	done    atomic.Bool
+	fill   programRun   // the first program of a joint pass whose second is still to come
+	shapes []*stepTimes // steps with all rows
+	seen   atomic.Int32 // the largest number of steps of a shape, the first of which is a warm-up
+	done   atomic.Bool
+}
+
+// programRun is a program that has computed some rows, and the times of its commands.
+type programRun struct {
+	name  string
+	rows  int
+	times []time.Duration
+}
+
+// stepTimes are the programs that compute a step of so many rows each, with the sums of their times.
+type stepTimes struct {
+	runs []programRun
+	seen int
 }
 
 // arrival is the time that the model's goroutine waits after a step without all rows.
@@ -29,23 +49,56 @@ const arrival = 5 * time.Millisecond
 
 // observe receives the times of one program.
 func (b *batchProfile) observe(program string, rows int, times []time.Duration) {
-	name, _, _ := strings.Cut(program, ".")
-	if b.done.Load() || name != sequence.ProgramBatch {
+	if b.done.Load() {
 		return
 	}
-	if rows != b.rows {
-		time.Sleep(arrival) // the other rows arrive meanwhile
-		return
+	run, fill := programRun{program, rows, times}, b.fill
+	b.fill = programRun{}
+	kind, _, _ := strings.Cut(program, ".")
+	switch joint := b.prompt > 0; {
+	case kind == sequence.ProgramBatch && rows == b.rows && !joint:
+		b.add(run)
+	case kind == sequence.ProgramFill && joint:
+		b.fill = programRun{program, rows, slices.Clone(times)}
+	case kind == sequence.ProgramHead && fill.rows > b.rows && rows >= b.rows:
+		b.add(fill, run)
+	case kind == sequence.ProgramBatch || kind == sequence.ProgramHead:
+		time.Sleep(arrival) // the other rows and the next prompt arrive meanwhile
 	}
-	seen := int(b.seen.Add(1))
-	if seen == 1 {
-		b.program, b.times = program, make([]time.Duration, len(times))
-		return
+}
+
+// add adds the times of one step.
+func (b *batchProfile) add(step ...programRun) {
+	i := slices.IndexFunc(b.shapes, func(s *stepTimes) bool {
+		return slices.EqualFunc(s.runs, step, func(a, b programRun) bool { return a.name == b.name && a.rows == b.rows })
+	})
+	if i < 0 {
+		i = len(b.shapes)
+		b.shapes = append(b.shapes, new(stepTimes))
+		for _, r := range step {
+			b.shapes[i].runs = append(b.shapes[i].runs, programRun{r.name, r.rows, make([]time.Duration, len(r.times))})
+		}
 	}
-	for i, d := range times {
-		b.times[i] += d
+	s := b.shapes[i]
+	if s.seen++; s.seen > 1 {
+		for k, r := range step {
+			for j, d := range r.times {
+				s.runs[k].times[j] += d
+			}
+		}
 	}
-	b.done.Store(seen == b.steps+1)
+	b.seen.Store(max(b.seen.Load(), int32(s.seen)))
+	b.done.Store(s.seen == b.steps+1)
+}
+
+// most returns the shape whose steps have all been measured.
+func (b *batchProfile) most() *stepTimes {
+	return slices.MaxFunc(b.shapes, func(x, y *stepTimes) int { return cmp.Compare(x.seen, y.seen) })
+}
+
+// missing returns an error that says how many steps have been measured before err.
+func (b *batchProfile) missing(err error) error {
+	return fmt.Errorf("profile: after %d of %d steps: %w", max(0, b.seen.Load()-1), b.steps, err)
 }
 
 // decode decodes tokens of one row until all steps have been measured.
@@ -53,7 +106,7 @@ func (b *batchProfile) decode(ctx context.Context, s *pianola.Session) error {
 	for !b.done.Load() {
 		tokens, _, err := s.Chain(ctx, s.Context())
 		if err != nil {
-			return fmt.Errorf("profile: after %d of %d steps of %d rows: %w", max(0, b.seen.Load()-1), b.steps, b.rows, err)
+			return b.missing(err)
 		}
 		if len(tokens) == 0 {
 			return context.Cause(ctx)
@@ -62,13 +115,40 @@ func (b *batchProfile) decode(ctx context.Context, s *pianola.Session) error {
 	return nil
 }
 
+// promptsPerStep is the number of prompts for each step to be measured after which none is expected any more.
+const promptsPerStep = 16
+
+var errApart = errors.New("most prompts are computed apart from the rows that decode, because that is predicted to take less time, or in passes of different sizes")
+
+// prefill prefills one random prompt after another until all steps have been measured.
+func (b *batchProfile) prefill(ctx context.Context, m *pianola.Model, s *pianola.Session) error {
+	for seed := range uint64(promptsPerStep * (b.steps + 1)) {
+		if b.done.Load() {
+			return nil
+		}
+		if err := s.Reset(); err != nil {
+			return err
+		}
+		if _, _, err := s.Prompt(ctx, bench.Prompt(m, b.prompt, 1+seed)); err != nil {
+			return err
+		}
+	}
+	return b.missing(errApart)
+}
+
+// patience is the chain time of the sessions: no pass is divided because of its time.
+const patience = time.Hour
+
 // measureBatch profiles steps of a batch, where measure profiles tokens of one session.
 func (f *profileFlags) measureBatch(cmd *cobra.Command, m *pianola.Model) (res *profileResult, err error) {
-	b := &batchProfile{rows: f.batch, steps: f.tokens}
+	b := &batchProfile{rows: f.batch, steps: f.tokens, prompt: f.prompt}
+	if f.prompt > 0 && !hasProgram(m.Table(), sequence.ProgramFill) {
+		return nil, errors.New("profile: the table has no programs in which rows that decode and rows of prompts are computed together")
+	}
 	prompts := batchRun{m: m}
-	sessions := make([]*pianola.Session, f.batch)
+	sessions := make([]*pianola.Session, f.batch+min(f.prompt, 1))
 	for i := range sessions {
-		s, err := m.NewSession(pianola.SessionOptions{IgnoreStops: true})
+		s, err := m.NewSession(pianola.SessionOptions{IgnoreStops: true, ChainTime: patience})
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +158,8 @@ func (f *profileFlags) measureBatch(cmd *cobra.Command, m *pianola.Model) (res *
 		}
 		sessions[i] = s
 	}
-	if err := together(sessions, func(i int, s *pianola.Session) error { return prompts.prompt(cmd.Context(), s, i, f.depth) }); err != nil {
+	rows := sessions[:f.batch]
+	if err := together(rows, func(i int, s *pianola.Session) error { return prompts.prompt(cmd.Context(), s, i, f.depth) }); err != nil {
 		return nil, err
 	}
 	if err := m.ProfileBatch(b.observe); err != nil {
@@ -89,21 +170,49 @@ func (f *profileFlags) measureBatch(cmd *cobra.Command, m *pianola.Model) (res *
 			err = end
 		}
 	}()
-	if err := together(sessions, func(_ int, s *pianola.Session) error { return b.decode(cmd.Context(), s) }); err != nil {
-		return nil, err
+	ctx, stop := context.WithCancelCause(cmd.Context())
+	defer stop(nil)
+	if together(sessions, func(i int, s *pianola.Session) (err error) {
+		if i < f.batch {
+			err = b.decode(ctx, s)
+		} else {
+			err = b.prefill(ctx, m, s)
+		}
+		if err != nil {
+			stop(err)
+		}
+		return err
+	}) != nil {
+		return nil, context.Cause(ctx) // the error that has ended the others
 	}
-	t := m.Table()
-	reads, err := t.Reads(b.program)
-	if err != nil {
-		return nil, err
-	}
-	p, _, _ := t.Program(b.program)
-	res = &profileResult{Tokens: b.steps * b.rows, Depth: f.depth, Rows: b.rows}
+	return f.batchResult(m.Table(), b)
+}
+
+// hasProgram reports whether the table has programs of a kind, whose names have numbers of rows behind it.
+func hasProgram(t *table.Table, kind string) bool {
+	return slices.ContainsFunc(t.Programs, func(p table.Program) bool { return strings.HasPrefix(p.Name, kind+".") })
+}
+
+// batchResult returns the mean times of a step, and what its commands read.
+func (f *profileFlags) batchResult(t *table.Table, b *batchProfile) (*profileResult, error) {
+	runs := b.most().runs
+	res := &profileResult{Tokens: b.steps * b.rows, Depth: f.depth, Prompt: b.prompt, Rows: b.rows, PromptRows: runs[0].rows - b.rows}
 	middle := f.depth + 1 + (b.steps+1)/2
-	res.add(t, p, b.times, b.steps, func(i int) uint64 {
-		one := reads[i].Bytes(middle)
-		return reads[i].Weights + uint64(b.rows)*(one-reads[i].Weights)
-	})
+	for _, r := range runs {
+		reads, err := t.Reads(r.name)
+		if err != nil {
+			return nil, err
+		}
+		p, _, _ := t.Program(r.name)
+		res.add(t, p, r.times, b.steps, func(i int) uint64 {
+			kv := func(positions int) uint64 { return reads[i].Bytes(positions) - reads[i].Weights }
+			sum := reads[i].Weights + uint64(b.rows)*kv(middle)
+			if res.PromptRows > 0 {
+				sum += kv((b.prompt + res.PromptRows) / 2) // the mean of all parts of the prompt
+			}
+			return sum
+		})
+	}
 	res.finish()
 	return res, nil
 }
