@@ -98,7 +98,12 @@
 	VFMADD231PS  Z28, Z21, F \
 	VFMADD231PS  Z28, Z22, G \
 	VFMADD231PS  Z28, Z23, H
+// V is prefetched 4 KiB ahead, as K is in avx512_f32_amd64.s.
 #define LONGV \
+	PREFETCHT0 4096(AX)    \
+	PREFETCHT0 4160(AX)    \
+	PREFETCHT0 4224(AX)    \
+	PREFETCHT0 4288(AX)    \
 	VCVTPH2PS (AX), Z16    \
 	VCVTPH2PS 32(AX), Z17  \
 	VCVTPH2PS 64(AX), Z18  \
@@ -175,6 +180,8 @@ mask: \
 	MOVQ    m+24(FP), R11   \
 	EACH(GET)               \
 row: \
+	PREFETCHT0  4096(AX)        \
+	PREFETCHT0  4160(AX)        \
 	VCVTPH2PS.Z (AX), K1, Z24   \
 	VCVTPH2PS.Z 32(AX), K2, Z25 \
 	VCVTPH2PS.Z 64(AX), K3, Z26 \

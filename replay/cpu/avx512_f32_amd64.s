@@ -220,7 +220,12 @@ wide: \
 // HEADS1 and HEADS2 are WIDE for rows of 64 or 128 float16, the rows of K of most models, without
 // loops over the columns. Z16 to Z23 hold the first row of activations, or with 64 columns and two
 // rows Z16 to Z19 the first and Z20 to Z23 the second. With 128 columns the second is at R14.
+//
+// K is prefetched 4 KiB ahead: the hardware prefetcher does not read beyond a page, and a block of
+// attention has only a few pages of K before it turns to V.
 #define HALF(at, A, Q0, Q1, Q2, Q3) \
+	PREFETCHT0  (at+4096)(SI)    \
+	PREFETCHT0  (at+4160)(SI)    \
 	VCVTPH2PS   (at)(SI), Z24    \
 	VCVTPH2PS   (at+32)(SI), Z25 \
 	VCVTPH2PS   (at+64)(SI), Z26 \
