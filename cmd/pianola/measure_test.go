@@ -199,7 +199,7 @@ func TestProfileBatch(t *testing.T) {
 	}{
 		{"4 steps after 9 tokens need more than 14 positions, but the context has 12", []string{"profile", gopher, "-n", "4", "-d", "9", "--ctx", "12", "--batch", "2"}},
 		{"-r requires --prefill, and excludes --batch", append(args, "--batch", "2", "--prefill", "3", "-r", "2")},
-		{"--prefill without --batch excludes -n", append(args, "--prefill", "3")},
+		{"--prefill and -n exclude each other without --batch", append(args, "--prefill", "3")},
 		{"--prefill 0: must be at least 1", append(args, "--batch", "2", "--prefill", "0")},
 		{"--batch 0: must be 1 to 4096", append(args, "--batch", "0")},
 	} {

@@ -116,7 +116,7 @@ func (f *profileFlags) check(cmd *cobra.Command) error {
 		return usage(cmd, "--batch %d: must be 1 to %d", f.batch, 1<<12)
 	}
 	if prompt && fs.Changed("tokens") {
-		return usage(cmd, "--prefill without --batch excludes -n")
+		return usage(cmd, "--prefill and -n exclude each other without --batch")
 	}
 	if !prompt && fs.Changed("runs") {
 		return usage(cmd, "-r requires --prefill, and excludes --batch")
