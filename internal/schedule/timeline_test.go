@@ -273,8 +273,8 @@ func TestMeasuredAgain(t *testing.T) {
 	s := newSim(t, c, pages.Kind{Name: "full", Pages: 1 << 12})
 	must(t)(s.add(10, 1<<15, nil))
 	must(t)(s.add(10, 1<<15, nil))
-	var joint []bool // of the steps with rows and a chunk
-	for passes := 0; len(joint) < 4*retryJoint; {
+	var passed []bool // whether a step with rows and a chunk is joint
+	for passes := 0; len(passed) < 4*retryJoint; {
 		if len(s.live) < 3 {
 			must(t)(s.add(8000, 1, nil))
 		}
@@ -284,14 +284,14 @@ func TestMeasuredAgain(t *testing.T) {
 		}
 		took := step.Predicted
 		if step.Joint {
-			if took = device.Joint(countJoint(step)); passes == 0 {
+			if took = device.Joint(joint(step.Decode, step.Chunks)); passes == 0 {
 				took *= 100
 			}
 			passes++
 		}
 		cost.Measured(step, step.Decoding, took)
 		if len(step.Decode) > 0 && len(step.Chunks) > 0 {
-			joint = append(joint, step.Joint)
+			passed = append(passed, step.Joint)
 		}
 	}
 	count := func(steps []bool) (n int) {
@@ -302,7 +302,7 @@ func TestMeasuredAgain(t *testing.T) {
 		}
 		return n
 	}
-	early, late := joint[:retryJoint/2], joint[2*retryJoint:]
+	early, late := passed[:retryJoint/2], passed[2*retryJoint:]
 	if count(early) > 0 {
 		t.Errorf("%d of the first %d steps are joint, want none", count(early), len(early))
 	}
@@ -310,9 +310,6 @@ func TestMeasuredAgain(t *testing.T) {
 		t.Errorf("%d of the last %d steps are joint, want all", count(late), len(late))
 	}
 }
-
-// countJoint returns the arguments of Cost.Joint for a step.
-func countJoint(step *Step) (rows, heads, depth int) { return joint(step.Decode, step.Chunks) }
 
 // TestGuess checks that predictions that are guesses make minimum units until they are measured.
 func TestGuess(t *testing.T) {
