@@ -15,6 +15,7 @@ static inline void turn_heads(threadgroup float *to, head_turn h, uint heads, ui
 }
 
 // A threadgroup handles the positions of one split of a row, for heads that share K and V.
+// finds ahead: k_cache v_cache
 [[max_total_threads_per_threadgroup(512)]]
 kernel void attn(
         device const float *q          [[buffer(0)]],
@@ -32,6 +33,9 @@ kernel void attn(
         uint lane                      [[thread_index_in_simdgroup]],
         uint simd                      [[simdgroup_index_in_threadgroup]],
         uint simds                     [[simdgroups_per_threadgroup]]) {
+    const uint cap = cache_rows(k_cache, p.cap, SEQUENCES);
+    k_cache = cache_of(k_cache, SEQUENCES);
+    v_cache = cache_of(v_cache, SEQUENCES);
     if (!begins(step)) {
         return;
     }
@@ -53,10 +57,10 @@ kernel void attn(
     a.d = HEAD_DIM;
     a.kind = KV;
     a.paged = SEQUENCES != PIANOLA_SEQUENCES_OWN;
-    a.pages = row_pages(step, row, SEQUENCES, p.tables, p.table, p.pool, p.cap, p.kv_heads);
+    a.pages = row_pages(step, row, SEQUENCES, p.tables, p.table, p.pool, cap, p.kv_heads);
     a.head = kv_head;
-    a.k = kv_rows_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : kv_head);
-    a.v = kv_rows_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : kv_head);
+    a.k = kv_rows_of(k_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : kv_head);
+    a.v = kv_rows_of(v_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : kv_head);
     a.heads = min(p.head_group, shared - first);
     a.split = SPLIT != 0;
     a.splits = p.splits;
@@ -67,7 +71,7 @@ kernel void attn(
     a.soft_cap = p.soft_cap * M_LOG2E_F;
     a.fresh = false;
     a.base = SINKS != 0 ? p.first : 0;
-    a.cap = p.cap - a.base;
+    a.cap = cap - a.base;
     a.sinks = 0;
     a.turned = (threadgroup const float *)tg;
     const uint len = row_visible(step, row, SEQUENCES, s.kv_len, p.table);

@@ -2,6 +2,7 @@
 #include "attn_row.h"
 
 // A threadgroup handles a row, for heads that share K and V.
+// finds ahead: k_cache v_cache
 [[max_total_threads_per_threadgroup(512)]]
 kernel void attn_chunk(
         device const float *q                 [[buffer(0)]],
@@ -18,6 +19,9 @@ kernel void attn_chunk(
         uint lane                             [[thread_index_in_simdgroup]],
         uint simd                             [[simdgroup_index_in_threadgroup]],
         uint simds                            [[simdgroups_per_threadgroup]]) {
+    const uint cap = cache_rows(k_cache, p.cap, SEQUENCES);
+    k_cache = cache_of(k_cache, SEQUENCES);
+    v_cache = cache_of(v_cache, SEQUENCES);
     if (!begins(step)) {
         return;
     }
@@ -38,10 +42,10 @@ kernel void attn_chunk(
     a.d = HEAD_DIM;
     a.kind = KV;
     a.paged = SEQUENCES != PIANOLA_SEQUENCES_OWN;
-    a.pages = row_pages(step, row, SEQUENCES, p.tables, p.table, p.pool, p.cap, p.kv_heads);
+    a.pages = row_pages(step, row, SEQUENCES, p.tables, p.table, p.pool, cap, p.kv_heads);
     a.head = kv_head;
-    a.k = kv_rows_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : kv_head);
-    a.v = kv_rows_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : kv_head);
+    a.k = kv_rows_of(k_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : kv_head);
+    a.v = kv_rows_of(v_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : kv_head);
     a.heads = min(p.head_group, shared - first);
     a.split = false;
     a.splits = 1;
@@ -52,7 +56,7 @@ kernel void attn_chunk(
     a.soft_cap = p.soft_cap * M_LOG2E_F;
     a.fresh = false;
     a.base = 0;
-    a.cap = p.cap;
+    a.cap = cap;
     a.sinks = 0;
     a.turned = (threadgroup const float *)tg;
     a.end = max(row_visible(step, row, SEQUENCES, s.kv_len, p.table), 1u);

@@ -24,6 +24,7 @@ static inline void attn_tile_of(thread const attn_part &a, thread const attn_pai
 }
 
 // A threadgroup handles all visible positions for some units.
+// finds ahead: k_cache v_cache
 [[max_total_threads_per_threadgroup(256)]]
 kernel void attn_tile(
         device const float *q               [[buffer(0)]],
@@ -40,9 +41,13 @@ kernel void attn_tile(
         uint lane                           [[thread_index_in_simdgroup]],
         uint simd                           [[simdgroup_index_in_threadgroup]],
         uint simds                          [[simdgroups_per_threadgroup]]) {
+    const uint cap = cache_rows(k_cache, p.cap, SEQUENCES);
+    k_cache = cache_of(k_cache, SEQUENCES);
+    v_cache = cache_of(v_cache, SEQUENCES);
     if (!begins(step)) {
         return;
     }
+    (void)cap;
 #if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 80 // other processors have no such products
     const uint shared = p.heads / p.kv_heads;
     const uint each = p.units * PIANOLA_UNIT;
@@ -66,17 +71,17 @@ kernel void attn_tile(
         a.d = HEAD_DIM;
         a.kind = KV;
         a.paged = SEQUENCES != PIANOLA_SEQUENCES_OWN;
-        a.pages = row_pages(step, row, SEQUENCES, p.tables, p.table, p.pool, p.cap, p.kv_heads);
+        a.pages = row_pages(step, row, SEQUENCES, p.tables, p.table, p.pool, cap, p.kv_heads);
         a.head = group.x;
-        a.k = kv_rows_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : group.x);
-        a.v = kv_rows_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : group.x);
+        a.k = kv_rows_of(k_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : group.x);
+        a.v = kv_rows_of(v_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : group.x);
         a.out = out + ulong(row) * t.out_stride + ulong(head) * HEAD_DIM;
         a.scale = p.scale * M_LOG2E_F;
         a.soft_cap = p.soft_cap * M_LOG2E_F;
         a.learned = LEARNED != 0;
         a.logits = logits + head;
         a.base = 0;
-        a.cap = p.cap;
+        a.cap = cap;
         a.begin = pair_sees(t, t.first).x;
         a.end = pair_sees(t, t.first + each - 1).y;
         a.wrap = cache_from(a.begin, a.cap, WINDOWED != 0);

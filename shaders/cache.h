@@ -16,6 +16,39 @@ struct kv_rows_at {
 typedef kv_rows_at<device const uchar *, device const half *> kv_rows;
 typedef kv_rows_at<device uchar *, device half *> kv_rows_to;
 
+// pianola_cache is the record of one of a session's caches in the memory of a CUDA device: its address and the number
+// of its rows.
+struct pianola_cache {
+    ulong at;
+    uint rows;
+    uint reserved;
+};
+
+// cache_of returns the cache that a command binds. A CUDA device binds a record of the cache, unless the table is
+// pooled. So the recording of a program serves all sessions, and a session's caches may move.
+template <typename Cache>
+static inline Cache cache_of(Cache bound, uint sequences) {
+#ifdef PIANOLA_NVPTX
+    if (sequences == PIANOLA_SEQUENCES_OWN) {
+        return (Cache)((device const pianola_cache *)bound)->at;
+    }
+#endif
+    (void)sequences;
+    return bound;
+}
+
+// cache_rows returns the number of rows of the cache that a command binds. rows is that of the table's cache.
+static inline uint cache_rows(device const uchar *bound, uint rows, uint sequences) {
+#ifdef PIANOLA_NVPTX
+    if (sequences == PIANOLA_SEQUENCES_OWN) {
+        return ((device const pianola_cache *)bound)->rows;
+    }
+#endif
+    (void)bound;
+    (void)sequences;
+    return rows;
+}
+
 // kv_rows_from returns the rows from a given one on; that row becomes row 0.
 template <typename Values, typename Scales>
 static inline kv_rows_at<Values, Scales> kv_rows_from(Values cache, Scales, uint kind, uint heads, uint cap, uint d, uint head, ulong row) {

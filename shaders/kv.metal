@@ -22,6 +22,7 @@ static inline kv_place place_of(kv_pages g, bool paged, uint visible, uint r, ui
 }
 
 // A threadgroup writes one head of a row.
+// finds ahead: k_cache v_cache
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void kv_write(
         device const float *k              [[buffer(0)]],
@@ -35,6 +36,9 @@ kernel void kv_write(
         uint lane                          [[thread_index_in_simdgroup]],
         uint simd                          [[simdgroup_index_in_threadgroup]],
         uint simds                         [[simdgroups_per_threadgroup]]) {
+    const uint cap = cache_rows(k_cache, p.cap, SEQUENCES);
+    k_cache = cache_of(k_cache, SEQUENCES);
+    v_cache = cache_of(v_cache, SEQUENCES);
     if (!begins(step)) {
         return;
     }
@@ -44,12 +48,12 @@ kernel void kv_write(
     if (row_stopped(step, group.y, SEQUENCES)) {
         return;
     }
-    const kv_place at = place_of(row_pages(step, group.y, SEQUENCES, p.tables, p.table, p.pool, p.cap, p.kv_heads), SEQUENCES != PIANOLA_SEQUENCES_OWN,
-                                 row_visible(step, group.y, SEQUENCES, s.kv_len, p.table), group.y, s.kv_len, p.cap, p.first);
+    const kv_place at = place_of(row_pages(step, group.y, SEQUENCES, p.tables, p.table, p.pool, cap, p.kv_heads), SEQUENCES != PIANOLA_SEQUENCES_OWN,
+                                 row_visible(step, group.y, SEQUENCES, s.kv_len, p.table), group.y, s.kv_len, cap, p.first);
     device const float *k_head = k + ulong(group.y) * p.k_stride + ulong(group.x) * HEAD_DIM;
     device const float *v_head = v + ulong(group.y) * p.v_stride + ulong(group.x) * HEAD_DIM;
-    kv_put(kv_row_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, 0, at.row + ulong(group.x) * at.apart), k_head, KV, HEAD_DIM, lane, simd, simds);
-    kv_put(kv_row_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, 0, at.row + ulong(group.x) * at.apart), v_head, KV, HEAD_DIM, lane, simd, simds);
+    kv_put(kv_row_of(k_cache, KV, p.kv_heads, cap, HEAD_DIM, 0, at.row + ulong(group.x) * at.apart), k_head, KV, HEAD_DIM, lane, simd, simds);
+    kv_put(kv_row_of(v_cache, KV, p.kv_heads, cap, HEAD_DIM, 0, at.row + ulong(group.x) * at.apart), v_head, KV, HEAD_DIM, lane, simd, simds);
 }
 
 // turn_of returns h for head i of a row: of Q, or of K after the heads of Q.
@@ -61,6 +65,7 @@ static inline head_turn turn_of(head_turn h, device const float *q, device const
 
 // A threadgroup computes head_group of a row's heads: those of Q, then those of K and V. A SIMD group
 // computes one head at a time.
+// finds ahead: k_cache v_cache
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void qk_rope_kv(
         device const float *q                [[buffer(0)]],
@@ -79,6 +84,9 @@ kernel void qk_rope_kv(
         uint lane                            [[thread_index_in_simdgroup]],
         uint simd                            [[simdgroup_index_in_threadgroup]],
         uint simds                           [[simdgroups_per_threadgroup]]) {
+    const uint cap = cache_rows(k_cache, p.cap, SEQUENCES);
+    k_cache = cache_of(k_cache, SEQUENCES);
+    v_cache = cache_of(v_cache, SEQUENCES);
     if (!begins(step)) {
         return;
     }
@@ -88,8 +96,8 @@ kernel void qk_rope_kv(
     if (row_stopped(step, group.y, SEQUENCES) || (p.joined != 0 && !row_joined(step, group.y))) {
         return;
     }
-    const kv_place place = place_of(row_pages(step, group.y, SEQUENCES, p.tables, p.table, p.pool, p.cap, p.kv_heads), SEQUENCES != PIANOLA_SEQUENCES_OWN,
-                                 row_visible(step, group.y, SEQUENCES, s.kv_len, p.table), group.y, s.kv_len, p.cap, p.first);
+    const kv_place place = place_of(row_pages(step, group.y, SEQUENCES, p.tables, p.table, p.pool, cap, p.kv_heads), SEQUENCES != PIANOLA_SEQUENCES_OWN,
+                                 row_visible(step, group.y, SEQUENCES, s.kv_len, p.table), group.y, s.kv_len, cap, p.first);
     const uint twos = turned_twos(HEAD_DIM);
     const uint share = 32 * PIANOLA_HEAD_TWOS;
     const uint end = min((group.x + 1) * p.head_group, p.heads + p.kv_heads);
@@ -108,8 +116,8 @@ kernel void qk_rope_kv(
         const bool is_q = i < p.heads;
         const uint head = is_q ? i : i - p.heads;
         device float *q_to = q_out + (ulong(group.y) * p.heads + head) * HEAD_DIM;
-        const kv_rows_to k_to = kv_row_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, 0, place.row + ulong(is_q ? 0 : head) * place.apart);
-        const kv_rows_to v_to = kv_row_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, 0, place.row + ulong(is_q ? 0 : head) * place.apart);
+        const kv_rows_to k_to = kv_row_of(k_cache, KV, p.kv_heads, cap, HEAD_DIM, 0, place.row + ulong(is_q ? 0 : head) * place.apart);
+        const kv_rows_to v_to = kv_row_of(v_cache, KV, p.kv_heads, cap, HEAD_DIM, 0, place.row + ulong(is_q ? 0 : head) * place.apart);
         head_twos t = next;
         const float scale = twos_scale(t, h, p.eps, lane);
         later = turn_of(any, q_row, k_row, norm, i + simds, p.heads);

@@ -4,6 +4,7 @@
 #include "sequence.h"
 
 // Threadgroup 0 of a row writes the cache row, threadgroup 1 rotates the heads of Q.
+// finds ahead: k_cache
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void latent_kv(
         device const float *q               [[buffer(0)]],
@@ -21,6 +22,8 @@ kernel void latent_kv(
         uint lane                           [[thread_index_in_simdgroup]],
         uint simd                           [[simdgroup_index_in_threadgroup]],
         uint simds                          [[simdgroups_per_threadgroup]]) {
+    const uint cap = cache_rows(k_cache, p.cap, SEQUENCES);
+    k_cache = cache_of(k_cache, SEQUENCES);
     if (!begins(step)) {
         return;
     }
@@ -66,10 +69,10 @@ kernel void latent_kv(
         row[at.y] = v.y;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    ulong at = cache_row(group.y, s.kv_len, p.cap, p.first);
+    ulong at = cache_row(group.y, s.kv_len, cap, p.first);
     if (SEQUENCES != PIANOLA_SEQUENCES_OWN) {
-        const kv_pages pages = row_pages(step, group.y, SEQUENCES, p.tables, p.table, p.pool, p.cap, 1);
+        const kv_pages pages = row_pages(step, group.y, SEQUENCES, p.tables, p.table, p.pool, cap, 1);
         at = page_row(pages, 0, row_visible(step, group.y, SEQUENCES, s.kv_len, p.table) - 1);
     }
-    kv_put(kv_row_of(k_cache, KV, 1, p.cap, HEAD_DIM, 0, at), row, KV, HEAD_DIM, lane, simd, simds);
+    kv_put(kv_row_of(k_cache, KV, 1, cap, HEAD_DIM, 0, at), row, KV, HEAD_DIM, lane, simd, simds);
 }

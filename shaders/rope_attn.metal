@@ -5,6 +5,7 @@
 // It computes Q of its heads, and also K and V of the newest position if that is visible to
 // it. The first such threadgroup writes them to the cache. No threadgroup reads them from
 // the cache.
+// finds ahead: k_cache v_cache
 [[max_total_threads_per_threadgroup(256)]]
 kernel void rope_attn(
         device const float *q               [[buffer(0)]],
@@ -24,6 +25,9 @@ kernel void rope_attn(
         uint lane                           [[thread_index_in_simdgroup]],
         uint simd                           [[simdgroup_index_in_threadgroup]],
         uint simds                          [[simdgroups_per_threadgroup]]) {
+    const uint cap = cache_rows(k_cache, p.cap, PIANOLA_SEQUENCES_OWN);
+    k_cache = cache_of(k_cache, PIANOLA_SEQUENCES_OWN);
+    v_cache = cache_of(v_cache, PIANOLA_SEQUENCES_OWN);
     if (!begins(step)) {
         return;
     }
@@ -46,8 +50,8 @@ kernel void rope_attn(
     attn_part a;
     a.d = HEAD_DIM;
     a.kind = KV;
-    a.k = kv_rows_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, kv_head);
-    a.v = kv_rows_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, kv_head);
+    a.k = kv_rows_of(k_cache, KV, p.kv_heads, cap, HEAD_DIM, kv_head);
+    a.v = kv_rows_of(v_cache, KV, p.kv_heads, cap, HEAD_DIM, kv_head);
     a.heads = m.heads;
     a.split = SPLIT != 0;
     a.splits = p.splits;
@@ -56,7 +60,7 @@ kernel void rope_attn(
     a.learned = LEARNED != 0 && group.y == 0;
     a.logits = norm + (QK_NORM != 0 ? 2 * HEAD_DIM : 0) + head;
     a.soft_cap = p.soft_cap * M_LOG2E_F;
-    a.cap = p.cap;
+    a.cap = cap;
     a.base = 0;
     a.paged = false;
     a.sinks = 0;
@@ -67,16 +71,16 @@ kernel void rope_attn(
     if (a.split && !attn_limit(a, p.span, group.y)) {
         return;
     }
-    a.wrap = cache_from(a.begin, p.cap, WINDOWED != 0);
+    a.wrap = cache_from(a.begin, cap, WINDOWED != 0);
     a.fresh = a.end == len;
     const uint newest = len - 1 - a.wrap;
-    const ulong row = ulong(min(newest < p.cap ? newest : newest - p.cap, p.cap - 1));
+    const ulong row = ulong(min(newest < cap ? newest : newest - cap, cap - 1));
     a.end -= a.fresh ? 1 : 0;
     m.fresh = a.fresh;
     m.writes = a.fresh && first == 0;
     m.kind = KV;
-    m.k_cache = kv_row_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, kv_head, row);
-    m.v_cache = kv_row_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, kv_head, row);
+    m.k_cache = kv_row_of(k_cache, KV, p.kv_heads, cap, HEAD_DIM, kv_head, row);
+    m.v_cache = kv_row_of(v_cache, KV, p.kv_heads, cap, HEAD_DIM, kv_head, row);
     a.new_k = new_k(m);
     a.new_v = a.new_k + HEAD_DIM;
     if (shares(HEAD_DIM, KV, p.ahead)) {

@@ -2,6 +2,7 @@
 #include "attn_own.h"
 
 // A threadgroup handles the heads of a row that share K and V, over all visible positions.
+// finds ahead: k_cache v_cache
 [[max_total_threads_per_threadgroup(256)]]
 kernel void rope_attn_tile(
         device const float *q                    [[buffer(0)]],
@@ -20,8 +21,12 @@ kernel void rope_attn_tile(
         uint lane                                [[thread_index_in_simdgroup]],
         uint simd                                [[simdgroup_index_in_threadgroup]],
         uint simds                               [[simdgroups_per_threadgroup]]) {
+    const uint cap = cache_rows(k_cache, p.cap, SEQUENCES);
+    k_cache = cache_of(k_cache, SEQUENCES);
+    v_cache = cache_of(v_cache, SEQUENCES);
     const bool begun = begins(step);
     (void)begun;
+    (void)cap;
 #if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90 // only tables with gemm_halves have this kernel
     // What the step block says of the row is loaded together.
     const uint row = group.y;
@@ -30,7 +35,7 @@ kernel void rope_attn_tile(
     attn_pairs t;
     t.kv_len = row_visible(step, row, SEQUENCES, s.kv_len, p.table);
     attn_part a;
-    a.pages = row_pages(step, row, SEQUENCES, p.tables, p.table, p.pool, p.cap, p.kv_heads);
+    a.pages = row_pages(step, row, SEQUENCES, p.tables, p.table, p.pool, cap, p.kv_heads);
     issued();
     if (!begun || row >= rows || stopped) {
         return;
@@ -48,18 +53,18 @@ kernel void rope_attn_tile(
     a.kind = KV;
     a.paged = SEQUENCES != PIANOLA_SEQUENCES_OWN;
     a.head = group.x;
-    a.k = kv_rows_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : group.x);
-    a.v = kv_rows_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : group.x);
+    a.k = kv_rows_of(k_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : group.x);
+    a.v = kv_rows_of(v_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : group.x);
     a.scale = p.scale * M_LOG2E_F;
     a.soft_cap = p.soft_cap * M_LOG2E_F;
     a.learned = LEARNED != 0;
     a.logits = norm + (QK_NORM != 0 ? 2 * HEAD_DIM : 0) + head;
     a.base = 0;
-    a.cap = p.cap;
+    a.cap = cap;
     a.begin = pair_sees(t, 0).x;
     a.end = t.kv_len - 1; // the row's own position
     a.wrap = cache_from(a.begin, a.cap, WINDOWED != 0);
-    const ulong newest = a.paged ? page_row(a.pages, a.head, a.end) : cache_row(0, t.kv_len, p.cap, 0);
+    const ulong newest = a.paged ? page_row(a.pages, a.head, a.end) : cache_row(0, t.kv_len, cap, 0);
     own_row o;
     o.q = q + ulong(row) * p.q_stride + ulong(head) * HEAD_DIM;
     o.k = k + ulong(row) * p.k_stride + ulong(group.x) * HEAD_DIM;
@@ -68,8 +73,8 @@ kernel void rope_attn_tile(
     o.turn = {q, norm, angles + ulong(row) * p.half_ * 2, HEAD_DIM, p.half_, LAYOUT, QK_NORM != 0, 1.0f};
     o.eps = p.eps;
     o.heads = t.shared;
-    o.k_to = kv_row_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : group.x, newest);
-    o.v_to = kv_row_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, a.paged ? 0 : group.x, newest);
+    o.k_to = kv_row_of(k_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : group.x, newest);
+    o.v_to = kv_row_of(v_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : group.x, newest);
     const halves_place h = halves_place_of(halves, row, s.rows, head, p.heads, HEAD_DIM, p.few != 0);
     switch (HEAD_DIM) {
     case 64: attend_own<64>(a, t, o, h, tg, p.slots, lane, simd, simds); break;

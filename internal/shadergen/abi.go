@@ -36,8 +36,8 @@ func (s *source) checkABI() {
 
 // checkBegin checks that a kernel begins by waiting for its inputs and returns if the step's
 // stop flag is set. Where that flag is kept as begun, other loads may stand before the return. A
-// kernel that reads weights before, or requests them for the L2 cache, must declare that in its comment
-// and call begins after those reads.
+// kernel that reads weights or the records of caches before, or requests weights for the L2 cache, must declare
+// that in its comment and call begins after those reads.
 func (s *source) checkBegin(k *kernel) {
 	if len(k.ahead) > 0 || k.requests != "" {
 		return
@@ -54,7 +54,7 @@ func (s *source) checkBegin(k *kernel) {
 	if rest, ok := strings.CutPrefix(text, "const bool begun = begins ( step ) ; "); ok && (strings.Contains(rest, "! begun ") || strings.Contains(rest, "begun & & ")) {
 		return
 	}
-	s.fail(k.at, "kernel "+k.name+" must begin with: if (!begins(step)) { return; } or: const bool begun = begins(step); and use begun, or have a comment `reads ahead: BINDINGS` or `requests ahead: BINDINGS` that lists the bindings it reads or requests before")
+	s.fail(k.at, "kernel "+k.name+" must begin with: if (!begins(step)) { return; } or: const bool begun = begins(step); and use begun, or have a comment `reads ahead: BINDINGS`, `requests ahead: BINDINGS` or `finds ahead: BINDINGS` that lists the bindings it reads or requests, or whose caches it finds, before")
 }
 
 func (s *source) checkBuffers(k *kernel, d *decl.Kernel) {

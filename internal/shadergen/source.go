@@ -186,8 +186,9 @@ func (s *source) kernel(i, maxThreads int) int {
 // aheadRule matches the comment before a kernel that reads bindings ahead.
 var aheadRule = regexp.MustCompile(`^reads ahead: (.+)$`)
 
-// requestRule matches the comment before a kernel that requests bindings for the L2 cache ahead.
-var requestRule = regexp.MustCompile(`^requests ahead: (.+)$`)
+// requestRule matches the comment before a kernel that requests bindings for the L2 cache ahead, or reads the
+// records of caches ahead (cache_of). No command writes them.
+var requestRule = regexp.MustCompile(`^(?:requests|finds) ahead: (.+)$`)
 
 // rule returns the submatch of a comment before token i that matches form, or "".
 func (s *source) rule(form *regexp.Regexp, i int) string {

@@ -221,20 +221,28 @@ func TestCacheErrors(t *testing.T) {
 	}
 }
 
-// TestBrief checks that a session of the warm-up gets graphs of one token only, and others get all.
+// TestBrief checks that a session of the warm-up causes graphs of one token only, and others all.
 func TestBrief(t *testing.T) {
 	d := load(t, fake.New(t), "record", tiny(t, "llama"))
 	for _, warming := range []bool{true, false} {
 		d.warming.Store(warming)
 		s, _, err := backend{d}.Open()
 		if err == nil {
-			_, err = backend{d}.Grow(s, 1)
+			err = d.enter()
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
+		for i := range d.table.Programs {
+			if e := d.mode.ready(d, i, s.brief); e != nil {
+				t.Error(e)
+			}
+		}
+		if d.leave(&err); err != nil {
+			t.Error(err)
+		}
 		longest := 0
-		for _, graphs := range s.graphs {
+		for _, graphs := range d.recordings.of {
 			for _, g := range graphs {
 				longest = max(longest, g.tokens)
 			}

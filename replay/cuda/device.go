@@ -63,7 +63,7 @@ type Device struct {
 	caches   *device.Caches
 	ctx      driver.Context
 	own      owned
-	model    []driver.Ptr // address of each slot of model and executor scope
+	mem      []driver.Ptr // address of each slot that is not a cache that grows; of session scope, in current
 	kernels  []kernel     // kernel of each command
 	patch    kernel
 	programs []program
@@ -72,6 +72,11 @@ type Device struct {
 	// Used by mode resident: the interpreter of each program; nil for programs that are replayed
 	// as graphs.
 	interpreters []*interpreter
+	walks        []*walk         // of mode resident: command array of each program, or nil
+	args         []arguments     // arguments of each command
+	launches     []driver.Launch // launch of each command
+	current      current
+	recordings   recordings
 	secondary    driver.Ptr    // secondary bytes: 16 per command
 	transfer     driver.Stream // stream of Write, Read and Load
 	cancels      driver.Stream // stream that writes stop flags
@@ -193,14 +198,15 @@ type mode interface {
 	// modules returns the modules that the mode needs besides the kernels'. It is called after
 	// the kernels' instances are chosen.
 	modules(l *loader) ([]*module, error)
-	// load prepares what all sessions share. It is called after the modules are loaded.
+	// load finds the mode's kernels. It is called after the modules are loaded.
 	load(l *loader) error
-	// prepare prepares a session for the current addresses of its slots. Its allocations belong
-	// to the session's made.
-	prepare(d *Device, s *session) error
-	// ready prepares a program, unless it is prepared already. prepare calls it for the programs
-	// that every session runs (early); a submission calls it for the others.
-	ready(d *Device, s *session, program int) error
+	// arrays allocates the command arrays and returns their size. It is called after the commands are
+	// bound.
+	arrays(d *Device) (size uint64, err error)
+	// ready prepares a program, unless it is prepared already. The first session does this for the
+	// programs that every session runs (early), and a submission for the others. If brief, single
+	// tokens will be replayed.
+	ready(d *Device, program int, brief bool) error
 	// run submits a run to the executor's stream until the job is cancelled. first reports
 	// whether the step block already holds the run's step.
 	run(e *executor, j *job, r *replay.Run, first bool) error

@@ -62,7 +62,7 @@ func TestEdges(t *testing.T) {
 	for i := range loose.Cmds {
 		loose.Cmds[i].Barrier = 0
 	}
-	d.table = &loose
+	d.table, d.recordings.of = &loose, make([][]graph, len(loose.Programs))
 	if got := chains(t, d, begun(t, d), 20, 20); slices.Equal(got, want) {
 		t.Error("without barriers the tokens are the same")
 	}

@@ -83,7 +83,7 @@ func newExecutor(d *Device, t *table.Table) (*executor, error) {
 	for i := range t.Programs {
 		most = max(most, int(t.Programs[i].Count))
 	}
-	largest = max(largest, most*decl.SecondBytes)
+	largest = max(largest, most*decl.SecondBytes, 2*recordBytes*len(t.Cmds))
 	var err error
 	o := &d.own
 	try := func(f func() error) {
@@ -163,7 +163,7 @@ func (e *executor) give(j *job) error {
 		return e.giveSteps(j)
 	}
 	for i := range j.Submission.Runs { // before the time is measured
-		if err := e.d.mode.ready(e.d, j.Session, int(j.Submission.Runs[i].Program)); err != nil {
+		if err := e.d.mode.ready(e.d, int(j.Submission.Runs[i].Program), j.Session.brief); err != nil {
 			return e.runError(j, i, err)
 		}
 	}
@@ -197,11 +197,14 @@ func (e *executor) runError(j *job, run int, err error) error {
 	return device.NewRunError(name, e.d.table, j.Submission, run, err)
 }
 
-// begins writes the step block of the first run. From then on, Cancel may write the stop flag
+// begins makes the job's session the current one and writes the step block of the first run. From then on, Cancel may write the stop flag
 // after it.
 func (e *executor) begins(j *job) error {
 	sub, s := j.Submission, j.Session
 	if err := s.stage.follow(e.stream); err != nil {
+		return err
+	}
+	if err := e.enter(s); err != nil {
 		return err
 	}
 	b, err := e.ring.next()
@@ -217,7 +220,7 @@ func (e *executor) begins(j *job) error {
 		step.Stop = device.StopDry
 	}
 	device.PutStep(b, &step)
-	if err := e.ring.send(s.step, b[:table.StepSize], e.stream); err != nil {
+	if err := e.ring.send(e.d.current.step, b[:table.StepSize], e.stream); err != nil {
 		return err
 	}
 	if err := e.d.drv.EventRecord(e.begin, e.stream); err != nil {
@@ -236,7 +239,7 @@ func (e *executor) wait(j *job, given bool, res *replay.Result) error {
 	drv := e.d.drv
 	var err error
 	if given {
-		if err = drv.MemcpyDtoHAsync(e.result, j.Session.step, e.stream); err == nil {
+		if err = drv.MemcpyDtoHAsync(e.result, e.d.current.step, e.stream); err == nil {
 			err = drv.EventRecord(e.end, e.stream)
 		}
 	}
@@ -271,7 +274,7 @@ func (encode) timed(e *executor, j *job, r *replay.Run, times []time.Duration) e
 		if j.Cancelled() {
 			return nil
 		}
-		if err := e.token(j.Session, r.Program, &step, true); err != nil {
+		if err := e.token(r.Program, &step, true); err != nil {
 			return err
 		}
 		if err := drv.EventSynchronize(e.times[len(times)]); err != nil {
@@ -290,7 +293,7 @@ func (encode) timed(e *executor, j *job, r *replay.Run, times []time.Duration) e
 
 // token submits one token to the stream: one copy of the patched secondary bytes, then a launch per
 // command. If timed is set, it records an event before the first command and after each one.
-func (e *executor) token(s *session, program uint32, step *table.Step, timed bool) error {
+func (e *executor) token(program uint32, step *table.Step, timed bool) error {
 	d := e.d
 	if err := e.sendSecondary(program, step); err != nil {
 		return err
@@ -303,7 +306,7 @@ func (e *executor) token(s *session, program uint32, step *table.Step, timed boo
 	p := &d.table.Programs[program]
 	for i := range int(p.Count) {
 		c := int(p.First) + i
-		err := d.drv.Launch(&s.launches[c])
+		err := d.drv.Launch(&d.launches[c])
 		if err == nil && timed {
 			err = d.drv.EventRecord(e.times[i+1], e.stream)
 		}
@@ -340,15 +343,15 @@ func (encode) name() string                       { return "encode" }
 func (encode) overlaps() bool                     { return false }
 func (encode) modules(*loader) ([]*module, error) { return nil, nil }
 func (encode) load(*loader) error                 { return nil }
-func (encode) prepare(*Device, *session) error    { return nil }
-func (encode) ready(*Device, *session, int) error { return nil }
+func (encode) arrays(*Device) (uint64, error)     { return 0, nil }
+func (encode) ready(*Device, int, bool) error     { return nil }
 func (encode) run(e *executor, j *job, r *replay.Run, _ bool) error {
 	step := r.Step
 	for range r.Count {
 		if j.Cancelled() {
 			return nil
 		}
-		if err := e.token(j.Session, r.Program, &step, false); err != nil {
+		if err := e.token(r.Program, &step, false); err != nil {
 			return err
 		}
 		device.Advance(&step, 1)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
 	"github.com/pianola-engine/pianola/internal/device"
-	"github.com/pianola-engine/pianola/table"
 )
 
 // Grow gives a session larger caches.
@@ -23,33 +22,23 @@ func (d backend) Shrink(s *session, positions int) (device.Room, error) {
 // Room returns the caches that Grow and Shrink allocate.
 func (d backend) Room(positions int) device.Room { return d.caches.Room(positions, align) }
 
-// resize gives a session other caches, copies the rows of the positions to keep, and prepares the
-// mode again for the new addresses.
+// resize gives a session other caches and copies the rows of the positions to keep.
 func (d backend) resize(s *session, positions, keep int) (room device.Room, err error) {
 	if err := d.enter(); err != nil {
 		return room, err
 	}
 	defer d.leave(&err)
 	old, mem := s.grown, slices.Clone(s.mem)
-	s.grown = grown{room: d.caches.Capacity(positions), kv: owned{drv: d.drv}, made: owned{drv: d.drv}}
-	err = d.moveCaches(s, mem, old.room, keep)
-	if err == nil {
-		for _, c := range d.caches.Cmds {
-			d.bind(s, c)
-		}
-		err = d.mode.prepare(d.Device, s)
-	}
-	if err != nil {
-		err = errors.Join(err, s.made.free(), s.kv.free())
-		s.grown, s.mem = old, mem
-		for _, c := range d.caches.Cmds {
-			d.bind(s, c)
-		}
+	s.grown = grown{room: d.caches.Capacity(positions), kv: owned{drv: d.drv}}
+	if err := d.moveCaches(s, mem, old.room, keep); err != nil {
+		err = errors.Join(err, s.kv.free())
+		s.grown = old
+		d.caches.Place(old.room, align, func(slot int, _ uint64) { s.mem[slot] = mem[slot] })
 		return room, err
 	}
-	room = device.Room{Positions: s.room, Bytes: s.size + s.arrays}
-	room.Most = room.Bytes + old.size + old.arrays
-	return room, errors.Join(old.made.free(), old.kv.free())
+	d.forget(s, false)
+	room = device.Room{Positions: s.room, Bytes: s.size, Most: s.size + old.size}
+	return room, old.kv.free()
 }
 
 // moveCaches allocates a session's caches and copies the rows of the positions to keep.
@@ -87,12 +76,8 @@ func (d backend) Copy(to, from *session, positions int) (err error) {
 		return err
 	}
 	defer d.leave(&err)
-	for i := range d.table.Slots {
-		if s := &d.table.Slots[i]; d.fixed(d.table, i, table.ScopeSession) {
-			if err := d.drv.MemcpyDtoDAsync(to.mem[i], from.mem[i], s.Size, d.transfer); err != nil {
-				return fmt.Errorf("cuda: slot %s: %w", s.Name, err)
-			}
-		}
+	if err := d.copyFixed(to, from); err != nil {
+		return err
 	}
 	return d.moveRows(to.mem, from.mem, to.room, from.room, positions)
 }

@@ -106,16 +106,16 @@ func grow(t *testing.T, m model) {
 	}
 }
 
-// TestFirstUse uses a program that is prepared on first use. The first submission must prepare
-// it once, and again after the caches have moved. If the preparation fails, the session must
-// stay unchanged.
+// TestFirstUse uses a program that is prepared on first use. The first submission must prepare it
+// once, also for other sessions and after the caches have moved. If the preparation fails, the
+// session must stay unchanged. The warm-up has recorded a graph of one token.
 func TestFirstUse(t *testing.T) {
 	m := tiny(t, "llama")
 	_, sample, ok := m.t.Program(table.ProgramSample)
 	if !ok {
 		t.Fatal("the table does not sample")
 	}
-	for mode, objects := range map[string]int{"record": len(graphTokens()), "resident": 0, "encode": 0} {
+	for mode, objects := range map[string]int{"record": len(graphTokens()) - 1, "resident": 0, "encode": 0} {
 		drv := fake.New(t)
 		d := load(t, drv, mode, m)
 		id := begun(t, d)
@@ -142,12 +142,12 @@ func TestFirstUse(t *testing.T) {
 				t.Fatalf("%s: after the failure: %v", mode, err)
 			}
 		}
+		if got := drv.Live() - before; got != 0 {
+			t.Errorf("%s: %d more objects after the failure", mode, got)
+		}
 		for _, positions := range []int{1, 300} {
 			if err := d.Reserve(id, positions); err != nil {
 				t.Fatal(err)
-			}
-			if got := drv.Live() - before; got != 0 {
-				t.Errorf("%s: %d more objects after reserving %d positions", mode, got, positions)
 			}
 			for range 2 {
 				if err := run(sample); err != nil {
@@ -156,6 +156,62 @@ func TestFirstUse(t *testing.T) {
 				if got := drv.Live() - before; got != objects {
 					t.Errorf("%s: %d objects for the program, want %d", mode, got, objects)
 				}
+			}
+		}
+		made := drv.Called()["cuGraphInstantiateWithFlags"]
+		id, at = begun(t, d), 0
+		if err := run(sample); err != nil {
+			t.Fatal(err)
+		}
+		if n := drv.Called()["cuGraphInstantiateWithFlags"] - made; n != 0 {
+			t.Errorf("%s: another session causes %d graphs", mode, n)
+		}
+	}
+}
+
+// TestExchange lets sessions run in turn and reads, writes, forks and ends them between. Each must decode the
+// tokens that it decodes alone, and recordings must be made for the first only.
+func TestExchange(t *testing.T) {
+	for _, name := range []string{"llama", "gemma2"} {
+		m := tiny(t, name)
+		for _, mode := range Modes() {
+			drv := fake.New(t)
+			d := load(t, drv, mode, m)
+			const n = 40
+			want := chains(t, d, begun(t, d), n, 7)
+			stop := []uint32{want[n/2]}
+			short := chains(t, d, begun(t, d, stop...), n, 7)
+			made := drv.Called()["cuGraphInstantiateWithFlags"]
+			ids := []replay.SessionID{begun(t, d), begun(t, d, stop...), begun(t, d)}
+			ends := []bool{false, false, false}
+			for at := 0; at < n; at += 5 {
+				for i, id := range ids {
+					if ends[i] {
+						continue
+					}
+					res, err := submit(d, decode(d, id, at, 5))
+					if err != nil {
+						t.Fatal(err)
+					}
+					ends[i] = res.Stopped
+				}
+				fork, err := d.Fork(ids[2], at+5)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := d.CloseSession(ids[2]); err != nil {
+					t.Fatal(err)
+				}
+				ids[2] = fork
+			}
+			for i, want := range [][]uint32{want, short, want} {
+				got, err := tokens(d, ids[i], len(want))
+				if err != nil || !slices.Equal(got, want) {
+					t.Errorf("%s, %s: session %d: %v, %v, want %v", name, mode, i, got, err, want)
+				}
+			}
+			if got := drv.Called()["cuGraphInstantiateWithFlags"] - made; got != 0 {
+				t.Errorf("%s, %s: %d more graphs", name, mode, got)
 			}
 		}
 	}

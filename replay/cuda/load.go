@@ -45,7 +45,9 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 		return m, err
 	}
 	defer d.leave(&err)
-	d.own, d.caches = owned{drv: d.drv}, device.NewCaches(t)
+	d.own, d.caches, d.table = owned{drv: d.drv}, device.NewCaches(t), t
+	_, d.pooled = sequence.Of(t.Header.Options, int(t.Header.Context))
+	d.current, d.recordings = current{}, recordings{of: make([][]graph, len(t.Programs))}
 	if err := l.modules(ctx); err != nil {
 		return m, err
 	}
@@ -55,11 +57,11 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	if err := d.streams(); err != nil {
 		return m, err
 	}
-	d.model = make([]driver.Ptr, len(t.Slots))
-	if m.Weights, err = d.slots(&d.own, t, table.ScopeModel, d.model); err != nil {
+	d.mem = make([]driver.Ptr, len(t.Slots))
+	if _, m.Weights, err = d.slots(&d.own, t, table.ScopeModel, d.mem); err != nil {
 		return m, err
 	}
-	if m.Executor, err = d.slots(&d.own, t, table.ScopeExecutor, d.model); err != nil {
+	if _, m.Executor, err = d.slots(&d.own, t, table.ScopeExecutor, d.mem); err != nil {
 		return m, err
 	}
 	size, err := d.tables(t)
@@ -70,11 +72,17 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	if d.exec, err = newExecutor(d.Device, t); err != nil {
 		return m, err
 	}
+	if size, err = d.bindAll(t); err != nil {
+		return m, err
+	}
+	m.Executor += size
+	if size, err = d.mode.arrays(d.Device); err != nil {
+		return m, err
+	}
+	m.Executor += size
 	if err := d.upload(ctx, u); err != nil {
 		return m, err
 	}
-	d.table = t
-	_, d.pooled = sequence.Of(t.Header.Options, int(t.Header.Context))
 	return m, d.exec.start()
 }
 
@@ -108,7 +116,7 @@ func (d backend) Unload(left []*session) error {
 		for _, s := range left {
 			err = errors.Join(err, s.free())
 		}
-		err = errors.Join(err, d.own.free())
+		err = errors.Join(err, d.recordings.made.free(), d.own.free())
 		d.leave(&err)
 	}
 	if e := d.drv.PrimaryCtxRelease(d.gpu.dev); e != nil && !errors.Is(e, ErrDeviceLost) {

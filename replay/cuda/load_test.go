@@ -148,7 +148,7 @@ func TestUploads(t *testing.T) {
 		if err := d.enter(); err != nil {
 			t.Fatal(err)
 		}
-		err := d.drv.MemcpyDtoHAsync(got, d.model[slot], d.transfer)
+		err := d.drv.MemcpyDtoHAsync(got, d.mem[slot], d.transfer)
 		d.leave(&err)
 		if err != nil {
 			t.Fatal(err)

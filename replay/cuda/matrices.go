@@ -10,17 +10,18 @@ import (
 )
 
 // mapMatrices describes the matrices of commands to the GPU's copy unit. It passes the descriptors
-// of a command, one for each matrix of the kernel's declaration, in the buffer after its bindings.
-// KV caches, which grow, are not described, so the addresses do not change.
-func (d *Device) mapMatrices(s *session) error {
+// of a command, one for each matrix of the kernel's declaration, in the buffer after its bindings, and
+// returns their size.
+// KV caches, which grow, are not described.
+func (d *Device) mapMatrices(t *table.Table) (size uint64, err error) {
 	var all []byte
 	at := map[int]int{} // the offset of each command's descriptors
-	err := device.EachCmd(name, d.table, func(i int, p *table.Program, c *table.Cmd) error {
+	err = device.EachCmd(name, t, func(i int, p *table.Program, c *table.Cmd) error {
 		k, ok := decl.Lookup(c.Kernel)
 		if !ok || !d.kernels[i].maps || len(k.Matrices) == 0 {
 			return nil
 		}
-		env, err := d.table.NewEnv(c, p)
+		env, err := t.NewEnv(c, p)
 		if err != nil {
 			return err
 		}
@@ -32,7 +33,7 @@ func (d *Device) mapMatrices(s *session) error {
 			}
 			var one [driver.MapSize]byte
 			if ok {
-				one, err = d.drv.Map(driver.Matrix{At: s.args[i].bindings[b.Binding], Rows: b.Rows, Columns: b.Columns, Stride: b.Stride})
+				one, err = d.drv.Map(driver.Matrix{At: d.args[i].bindings[b.Binding], Rows: b.Rows, Columns: b.Columns, Stride: b.Stride})
 				if err != nil {
 					return fmt.Errorf("descriptor of %s: %w", k.Matrices[m].Binding, err)
 				}
@@ -42,18 +43,18 @@ func (d *Device) mapMatrices(s *session) error {
 		return nil
 	})
 	if err != nil || len(all) == 0 {
-		return err
+		return 0, err
 	}
-	base, err := s.own.memory(uint64(len(all)))
+	base, err := d.own.memory(uint64(len(all)))
 	if err == nil {
 		err = d.send(base, all)
 	}
 	if err != nil {
-		return fmt.Errorf("cuda: descriptors of matrices: %w", err)
+		return 0, fmt.Errorf("cuda: descriptors of matrices: %w", err)
 	}
 	for i, offset := range at {
-		k, _ := decl.Lookup(d.table.Cmds[i].Kernel)
-		s.args[i].bindings[len(k.Bindings)] = base + driver.Ptr(offset)
+		k, _ := decl.Lookup(t.Cmds[i].Kernel)
+		d.args[i].bindings[len(k.Bindings)] = base + driver.Ptr(offset)
 	}
-	return nil
+	return uint64(len(all)), nil
 }

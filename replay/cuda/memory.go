@@ -117,22 +117,21 @@ func (d *Device) place(t *table.Table, scope table.Scope, use func(slot int, at 
 }
 
 // slots allocates the fixed slots of a scope as one zeroed block and sets their addresses in mem.
-// It returns the size of the block.
-func (d *Device) slots(o *owned, t *table.Table, scope table.Scope, mem []driver.Ptr) (uint64, error) {
-	size, err := d.place(t, scope, func(slot int, at uint64) { mem[slot] = driver.Ptr(at) })
+// It returns the address and the size of the block.
+func (d *Device) slots(o *owned, t *table.Table, scope table.Scope, mem []driver.Ptr) (base driver.Ptr, size uint64, err error) {
+	size, err = d.place(t, scope, func(slot int, at uint64) { mem[slot] = driver.Ptr(at) })
 	if err != nil {
-		return 0, fmt.Errorf("cuda: %w", err)
+		return 0, 0, fmt.Errorf("cuda: %w", err)
 	}
-	base, err := d.zeroed(o, size)
-	if err != nil {
-		return 0, fmt.Errorf("cuda: slots of the %v: %w", scope, err)
+	if base, err = d.zeroed(o, size); err != nil {
+		return 0, 0, fmt.Errorf("cuda: slots of the %v: %w", scope, err)
 	}
 	for i := range t.Slots {
 		if d.fixed(t, i, scope) {
 			mem[i] += base
 		}
 	}
-	return size, nil
+	return base, size, nil
 }
 
 // zeroed allocates n zeroed bytes of device memory.

@@ -137,7 +137,7 @@ func TestPooledCalls(t *testing.T) {
 	for _, mode := range []string{"record", "resident"} {
 		drv := fake.New(t)
 		d, id := prepared(t, drv, mode, m)
-		for i, g := range d.sessionOf(t, id).graphs {
+		for i, g := range d.recordings.of {
 			if len(g) == 0 {
 				t.Errorf("%s: program %s is not recorded", mode, m.t.Programs[i].Name)
 			}
@@ -172,13 +172,46 @@ func TestPooledCalls(t *testing.T) {
 	}
 }
 
-// sessionOf returns a session of a device.
-func (d *Device) sessionOf(t *testing.T, id replay.SessionID) (own *session) {
-	t.Helper()
-	if err := d.queue.Hold(id, func(s *session) error { own = s; return nil }); err != nil {
+// TestPooledExchange lets two sessions of a pooled table run in turn. Each must find the pages that it wrote, and
+// only the second causes memory of its own.
+func TestPooledExchange(t *testing.T) {
+	drv := fake.New(t)
+	d, first := prepared(t, drv, "record", sequences(t))
+	slot, kv := kvSlot(d.table)
+	pages := func(id replay.SessionID) []byte {
+		b := make([]byte, slot.Size)
+		if err := d.Read(id, kv, 0, b); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	run := func(id replay.SessionID, sequence, tokens int) {
+		if _, err := submit(d, &batchtest.NewChain(d.table, id, sequence, tokens).Submission); err != nil {
+			t.Fatal(err)
+		}
+	}
+	used := drv.Used()
+	run(first, 3, 20)
+	if more := drv.Used() - used; more != 0 {
+		t.Errorf("the only session has %d bytes more", more)
+	}
+	second, err := d.NewSession()
+	if err != nil {
 		t.Fatal(err)
 	}
-	return own
+	want := pages(first)
+	if none := pages(second); !bytes.Equal(none, make([]byte, len(none))) || bytes.Equal(none, want) {
+		t.Error("the second session begins with pages, or the first has none")
+	}
+	run(second, 5, 7)
+	other := pages(second)
+	if !bytes.Equal(pages(first), want) || bytes.Equal(other, want) {
+		t.Error("the pages of the first session have changed")
+	}
+	run(first, 3, 20)
+	if !bytes.Equal(pages(first), want) || !bytes.Equal(pages(second), other) {
+		t.Error("pages have changed")
+	}
 }
 
 // TestPooledMoves copies pages between submissions of a chain: the copies see what was computed before, and

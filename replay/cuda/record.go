@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
 	"github.com/pianola-engine/pianola/internal/device"
@@ -12,10 +13,10 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// record is the mode in which CUDA graphs replay tokens. The graphs of a session and program
-// are recorded once, after the session's caches are allocated. The first node of a token
-// patches the secondary bytes of the other nodes from the step block and advances the step
-// block. So a further launch of the graph replays the next tokens.
+// record is the mode in which CUDA graphs replay tokens. The graphs of a program are recorded
+// once, for all sessions. The first node of a token patches the secondary bytes of the other
+// nodes from the step block and advances the step block. So a further launch of the graph replays
+// the next tokens.
 type record struct{ encode }
 
 func (record) name() string { return "record" }
@@ -33,25 +34,11 @@ type graph struct {
 // overlaps returns true: the kernels themselves wait for the preceding one.
 func (record) overlaps() bool { return true }
 
-// prepare records the graphs that every session needs.
-func (m record) prepare(d *Device, s *session) error {
-	s.graphs = make([][]graph, len(d.table.Programs))
-	for i := range s.graphs {
-		if !d.early(i) {
-			continue
-		}
-		if err := m.ready(d, s, i); err != nil {
-			return fmt.Errorf("cuda: %w", err)
-		}
-	}
-	return nil
-}
-
-// early reports whether a program is prepared when a session gets its caches. This is so for
-// all programs of a pooled table, whose only session has all requests, and else for the programs of
-// greedy decoding. Programs that sample, verify a draft, or return
-// log-probabilities or the results of all rows are prepared when a session first uses them,
-// because most sessions never do.
+// early reports whether a program is prepared with the first session. This is so for all
+// programs of a pooled table, whose only session has all requests, and else for the programs of
+// greedy decoding. Programs that sample, verify a draft, or return log-probabilities or the
+// results of all rows are prepared when a session first uses them, because few models' sessions
+// do.
 func (d *Device) early(program int) bool {
 	if d.pooled {
 		return true
@@ -63,45 +50,63 @@ func (d *Device) early(program int) bool {
 	return f.Has(table.FlagChooses) || !f.Has(table.FlagReadsRow)
 }
 
-func (record) ready(d *Device, s *session, program int) error {
-	if s.graphs[program] != nil {
-		return nil
-	}
-	if err := d.record(s, program); err != nil {
-		return fmt.Errorf("graphs of program %s: %w", d.table.Programs[program].Name, err)
-	}
-	return nil
+// recordings are the graphs of all programs. They serve all sessions, because commands are bound to the memory
+// of current.
+type recordings struct {
+	mu   sync.Mutex
+	made owned
+	of   [][]graph // graphs of each program, the longest first
 }
 
-// record creates the graphs of a program. A program for several rows gets only a graph of one
-// token, and so do all programs of a brief session.
-func (d *Device) record(s *session, program int) error {
+// arrays implements mode: there are none.
+func (record) arrays(*Device) (uint64, error) { return 0, nil }
+
+// ready records the graphs of a program. A program for several rows gets only a graph of one token, and so do
+// all programs if brief.
+func (record) ready(d *Device, program int, brief bool) error {
+	r := &d.recordings
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	wanted := d.graphTokens
+	if brief || d.table.Programs[program].MaxRows > 1 {
+		wanted = wanted[len(wanted)-1:]
+	}
+	have := r.of[program]
+	if len(have) >= len(wanted) {
+		return nil
+	}
+	made := owned{drv: d.drv}
 	var graphs []graph
-	for _, tokens := range d.graphTokens {
-		if tokens > 1 && (s.brief || d.table.Programs[program].MaxRows > 1) {
-			continue
-		}
-		exec, err := d.recordTokens(s, program, tokens)
+	for _, tokens := range wanted[:len(wanted)-len(have)] {
+		exec, err := d.recordTokens(&made, program, tokens)
 		if err != nil {
-			return err
+			return errors.Join(fmt.Errorf("graphs of program %s: %w", d.table.Programs[program].Name, err), made.free())
 		}
 		graphs = append(graphs, graph{tokens, exec})
 	}
-	s.graphs[program] = graphs
+	r.of[program] = append(graphs, have...)
+	r.made.frees = append(r.made.frees, made.frees...)
 	return nil
+}
+
+// graphs returns the graphs of a program.
+func (r *recordings) graphs(program uint32) []graph {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.of[program]
 }
 
 // recordTokens creates the graph of some tokens. Commands between two barriers depend on the
 // commands before the first, not on each other; a token depends on the whole token before. A
 // command that depends on one other command may begin before that has ended, if GPU and driver
 // support it.
-func (d *Device) recordTokens(s *session, program, tokens int) (exec driver.GraphExec, err error) {
+func (d *Device) recordTokens(o *owned, program, tokens int) (exec driver.GraphExec, err error) {
 	g, err := d.drv.GraphCreate()
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, d.drv.GraphDestroy(g)) }()
-	p, first := &d.table.Programs[program], d.patchLaunch(s, program)
+	p, first := &d.table.Programs[program], d.patchLaunch(program)
 	var before, phase []driver.Node
 	for range tokens {
 		before, phase = phase, nil
@@ -115,7 +120,7 @@ func (d *Device) recordTokens(s *session, program, tokens int) (exec driver.Grap
 			if d.table.Cmds[c].Barrier != 0 && len(phase) > 0 {
 				before, phase = phase, nil
 			}
-			n, err := d.addNode(g, before, &s.launches[c])
+			n, err := d.addNode(g, before, &d.launches[c])
 			if err != nil {
 				return 0, device.NewCommandError(name, d.table, c, err)
 			}
@@ -126,7 +131,7 @@ func (d *Device) recordTokens(s *session, program, tokens int) (exec driver.Grap
 		return 0, err
 	}
 	made := exec
-	s.made.add(func() error { return d.drv.GraphExecDestroy(made) })
+	o.add(func() error { return d.drv.GraphExecDestroy(made) })
 	if err := d.drv.GraphUpload(exec, d.transfer); err != nil {
 		return 0, err
 	}
@@ -146,9 +151,9 @@ func (d *Device) addNode(g driver.Graph, after []driver.Node, l *driver.Launch) 
 }
 
 // patchArguments returns the arguments of the kernel patch for a program.
-func (d *Device) patchArguments(s *session, program int) *arguments {
+func (d *Device) patchArguments(program int) *arguments {
 	p := &d.programs[program]
-	a := &arguments{step: s.step, second: d.secondary}
+	a := &arguments{step: d.current.step, second: d.secondary}
 	a.bindings[0], a.bindings[1] = p.patches, d.secondary
 	binary.LittleEndian.PutUint32(a.params[0:], uint32(len(p.patched)))
 	binary.LittleEndian.PutUint32(a.params[4:], uint32(len(d.table.Cmds)))
@@ -156,9 +161,9 @@ func (d *Device) patchArguments(s *session, program int) *arguments {
 }
 
 // patchLaunch returns the launch of the kernel patch for a program.
-func (d *Device) patchLaunch(s *session, program int) *driver.Launch {
+func (d *Device) patchLaunch(program int) *driver.Launch {
 	l := new(driver.Launch)
-	l.Init(d.patch.f, d.patch.grid, d.patch.block, d.patch.shared, 0, d.patchArguments(s, program).bytes())
+	l.Init(d.patch.f, d.patch.grid, d.patch.block, d.patch.shared, 0, d.patchArguments(program).bytes())
 	return l
 }
 
@@ -167,15 +172,14 @@ func (d *Device) patchLaunch(s *session, program int) *driver.Launch {
 // longest graphs in flight, because after a cancellation or a stop the GPU still processes the
 // launched graphs: their kernels do no work but take 1.2 us each.
 func (record) run(e *executor, j *job, r *replay.Run, first bool) error {
-	s := j.Session
 	if !first {
-		if err := e.sendStep(s, &r.Step); err != nil {
+		if err := e.sendStep(&r.Step); err != nil {
 			return err
 		}
 	}
 	left := int(r.Count)
 	batch := e.d.table.Programs[r.Program].Flags.Has(table.FlagBatch)
-	for i, g := range s.graphs[r.Program] {
+	for i, g := range e.d.recordings.graphs(r.Program) {
 		for ; left >= g.tokens; left -= g.tokens {
 			if j.Cancelled() {
 				return nil
@@ -190,7 +194,7 @@ func (record) run(e *executor, j *job, r *replay.Run, first bool) error {
 			}
 			if i == 0 {
 				at := int(r.Count) - left + g.tokens
-				if err := e.launched(s, batch && left > g.tokens && at%flagEvery == 0); err != nil {
+				if err := e.launched(batch && left > g.tokens && at%flagEvery == 0); err != nil {
 					return err
 				}
 			}
@@ -205,10 +209,10 @@ const flagEvery = 4
 
 // launched records that one of the longest graphs of a program has been launched. If asked to, it reads the
 // stop flag behind the graph, so that a chain whose rows have all stopped ends soon.
-func (e *executor) launched(s *session, flag bool) error {
+func (e *executor) launched(flag bool) error {
 	if flag {
 		stop := e.flight.slots[e.flight.at].mem
-		if err := e.d.drv.MemcpyDtoHAsync(stop, s.step+device.StepStop, e.stream); err != nil {
+		if err := e.d.drv.MemcpyDtoHAsync(stop, e.d.current.step+device.StepStop, e.stream); err != nil {
 			return err
 		}
 	}
@@ -217,11 +221,11 @@ func (e *executor) launched(s *session, flag bool) error {
 
 // sendStep sets the position of the next token in the step block. It keeps the stop flag and the
 // count.
-func (e *executor) sendStep(s *session, step *table.Step) error {
+func (e *executor) sendStep(step *table.Step) error {
 	b, err := e.ring.next()
 	if err != nil {
 		return err
 	}
 	device.PutStep(b, step)
-	return e.ring.send(s.step, b[:device.StepPlace], e.stream)
+	return e.ring.send(e.d.current.step, b[:device.StepPlace], e.stream)
 }

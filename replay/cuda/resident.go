@@ -176,7 +176,7 @@ func (in *interpreter) ready(d *Device) (err error) {
 	return nil
 }
 
-// walk is a session's command array for one program.
+// walk is the command array of a program.
 type walk struct {
 	args    arguments
 	launch  driver.Cooperative
@@ -186,40 +186,35 @@ type walk struct {
 	trace   driver.Ptr // a count of clock cycles for each record
 }
 
-// prepare allocates all command arrays, fills in those that every session needs, and records
-// graphs for the other programs.
-func (m resident) prepare(d *Device, s *session) error {
-	s.walks = make([]*walk, len(d.table.Programs))
-	s.graphs = make([][]graph, len(d.table.Programs))
+// arrays allocates the command arrays.
+func (resident) arrays(d *Device) (all uint64, err error) {
+	d.walks = make([]*walk, len(d.table.Programs))
 	for i := range d.table.Programs {
-		if d.interpreters[i] != nil {
-			_, _, size := d.walkPlaces(i)
-			base, err := s.made.memory(size)
-			if err != nil {
-				return fmt.Errorf("cuda: program %s: %w", d.table.Programs[i].Name, err)
-			}
-			s.arrays += size
-			s.walks[i] = &walk{base: base}
-		}
-		if !d.early(i) {
+		if d.interpreters[i] == nil {
 			continue
 		}
-		if err := m.ready(d, s, i); err != nil {
-			return fmt.Errorf("cuda: %w", err)
+		_, _, size := d.walkPlaces(i)
+		base, err := d.own.memory(size)
+		if err != nil {
+			return 0, fmt.Errorf("cuda: program %s: %w", d.table.Programs[i].Name, err)
 		}
+		all += size
+		d.walks[i] = &walk{base: base}
 	}
-	return nil
+	return all, nil
 }
 
-func (m resident) ready(d *Device, s *session, program int) error {
-	w := s.walks[program]
-	switch {
-	case w == nil:
-		return m.record.ready(d, s, program)
-	case w.filled:
+func (m resident) ready(d *Device, program int, brief bool) error {
+	w := d.walks[program]
+	if w == nil {
+		return m.record.ready(d, program, brief)
+	}
+	d.recordings.mu.Lock()
+	defer d.recordings.mu.Unlock()
+	if w.filled {
 		return nil
 	}
-	if err := d.walk(s, program, w); err != nil {
+	if err := d.walk(program, w); err != nil {
 		return fmt.Errorf("program %s: %w", d.table.Programs[program].Name, err)
 	}
 	return nil
@@ -235,10 +230,10 @@ func (d *Device) walkPlaces(program int) (counter, trace driver.Ptr, size uint64
 }
 
 // walk fills in a command array.
-func (d *Device) walk(s *session, program int, w *walk) error {
+func (d *Device) walk(program int, w *walk) error {
 	p, in := &d.table.Programs[program], d.interpreters[program]
 	n := len(d.table.ProgramCmds(p))
-	records, err := d.records(s, program)
+	records, err := d.records(program)
 	if err != nil {
 		return err
 	}
@@ -250,7 +245,7 @@ func (d *Device) walk(s *session, program int, w *walk) error {
 	w.args.bindings[0] = w.base
 	w.args.bindings[1] = d.secondary + driver.Ptr(decl.SecondBytes*p.First)
 	w.args.bindings[2] = w.counter
-	w.args.step = s.step
+	w.args.step = d.current.step
 	w.args.second = d.secondary
 	binary.LittleEndian.PutUint32(w.args.params[ptx.ResidentLast:], uint32(n))
 	offsets := make([]int, ptx.ParamCount)
@@ -263,7 +258,7 @@ func (d *Device) walk(s *session, program int, w *walk) error {
 }
 
 // records returns the command array of a program, beginning with the kernel patch.
-func (d *Device) records(s *session, program int) ([]byte, error) {
+func (d *Device) records(program int) ([]byte, error) {
 	t, in := d.table, d.interpreters[program]
 	p := &t.Programs[program]
 	n := len(t.ProgramCmds(p))
@@ -286,14 +281,14 @@ func (d *Device) records(s *session, program int) ([]byte, error) {
 	// before it: then no other work is left.
 	last := &t.Cmds[int(p.First)+n-1]
 	alone := last.Barrier != 0 && last.Grid == [3]uint32{1, 1, 1}
-	put(0, d.patchArguments(s, program), 0, d.patch.grid, patchThreads, !alone)
+	put(0, d.patchArguments(program), 0, d.patch.grid, patchThreads, !alone)
 	var ahead []int // records whose successor is a product to prefetch
 	for i := range n {
 		c := int(p.First) + i
 		cmd := &t.Cmds[c]
 		// A barrier follows the kernel patch.
-		put(i+1, &s.args[c], in.bodies[i], cmd.Grid, d.kernels[c].block[0], cmd.Barrier != 0 || i == 0)
-		at, size, err := d.weightsOf(s, p, cmd)
+		put(i+1, &d.args[c], in.bodies[i], cmd.Grid, d.kernels[c].block[0], cmd.Barrier != 0 || i == 0)
+		at, size, err := d.weightsOf(p, cmd)
 		if err != nil {
 			return nil, device.NewCommandError(name, t, c, err)
 		}
@@ -312,7 +307,7 @@ func (d *Device) records(s *session, program int) ([]byte, error) {
 }
 
 // weightsOf returns the weights that a command reads sequentially.
-func (d *Device) weightsOf(s *session, p *table.Program, c *table.Cmd) (driver.Ptr, uint64, error) {
+func (d *Device) weightsOf(p *table.Program, c *table.Cmd) (driver.Ptr, uint64, error) {
 	if c.Kernel != kernels.GEMV {
 		return 0, 0, nil
 	}
@@ -322,13 +317,12 @@ func (d *Device) weightsOf(s *session, p *table.Program, c *table.Cmd) (driver.P
 	}
 	size, err := env.Extent(kernels.GEMVBindW)
 	b := c.Bind[kernels.GEMVBindW]
-	return s.mem[b.Slot] + driver.Ptr(b.Offset), size, err
+	return d.mem[b.Slot] + driver.Ptr(b.Offset), size, err
 }
 
 // run launches the program's kernel once.
 func (m resident) run(e *executor, j *job, r *replay.Run, first bool) error {
-	s := j.Session
-	w := s.walks[r.Program]
+	w := e.d.walks[r.Program]
 	if w == nil {
 		return m.record.run(e, j, r, first)
 	}
@@ -336,7 +330,7 @@ func (m resident) run(e *executor, j *job, r *replay.Run, first bool) error {
 		return nil
 	}
 	if !first {
-		if err := e.sendStep(s, &r.Step); err != nil {
+		if err := e.sendStep(&r.Step); err != nil {
 			return err
 		}
 	}
@@ -355,7 +349,7 @@ func (e *executor) stay(w *walk, tokens int) error {
 
 // timed makes the kernel count a multiprocessor's cycles from barrier to barrier.
 func (m resident) timed(e *executor, j *job, r *replay.Run, times []time.Duration) error {
-	w, drv := j.Session.walks[r.Program], e.d.drv
+	w, drv := e.d.walks[r.Program], e.d.drv
 	if w == nil {
 		return m.record.timed(e, j, r, times)
 	}

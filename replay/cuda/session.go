@@ -3,12 +3,12 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
-	"github.com/pianola-engine/pianola/table"
 )
 
 // job is a session's submission.
@@ -33,15 +33,12 @@ func (a *arguments) bytes() []byte {
 
 var _ [argumentsSize]byte = [unsafe.Sizeof(arguments{})]byte{}
 
-// session holds the slots of session scope and the launches bound to them.
+// session holds the slots of session scope.
 type session struct {
 	own   owned
-	mem   []driver.Ptr // address of each slot
-	step  driver.Ptr
-	brief bool // the session replays single tokens: it gets no graphs of several tokens
-
-	args     []arguments     // arguments of each command
-	launches []driver.Launch // launch of each command
+	mem   []driver.Ptr // address of each slot; those of fixed slots change with the current session
+	block driver.Ptr   // memory of the fixed slots while another session is the current one; 0: none
+	brief bool         // the session replays single tokens: no graphs of several tokens are recorded for it
 
 	raise func() // writes the stop flag while the session's job runs
 	stage *stage // of a pooled table
@@ -50,13 +47,9 @@ type session struct {
 
 // grown holds the parts of a session that Grow allocates again.
 type grown struct {
-	room   int       // positions that the caches have rows for
-	kv     owned     // memory of the caches
-	size   uint64    // size of kv
-	made   owned     // allocations of the mode
-	arrays uint64    // size of made in bytes
-	graphs [][]graph // of mode record: graphs of each program, the longest first
-	walks  []*walk   // of mode resident: command array of each program
+	room int    // positions that the caches have rows for
+	kv   owned  // memory of the caches
+	size uint64 // size of kv
 }
 
 // backend implements device.Backend.
@@ -67,56 +60,31 @@ func (d backend) Open() (s *session, size uint64, err error) {
 	s = &session{own: owned{drv: d.drv}, brief: d.warming.Load()}
 	// If raise fails, the executor still stops at the next token, and its own calls return the
 	// error.
-	s.raise = func() { _ = d.raise(s) }
+	s.raise = func() { _ = d.raise() }
 	if err := d.enter(); err != nil {
 		return s, 0, err
 	}
 	defer d.leave(&err)
-	size, err = d.fill(s)
-	return s, size, err
-}
-
-// fill allocates a session's fixed slots, prepares its launches and returns the size of the
-// slots. Nothing is launched while the caches have no rows.
-func (d *Device) fill(s *session) (size uint64, err error) {
-	t := d.table
-	s.mem = append([]driver.Ptr{}, d.model...)
-	if size, err = d.slots(&s.own, t, table.ScopeSession, s.mem); err != nil {
-		return 0, err
+	s.mem = slices.Clone(d.mem)
+	if err := d.begin(s); err != nil {
+		return s, 0, err
 	}
 	if s.stage, err = d.newStage(&s.own); err != nil {
-		return 0, err
+		return s, 0, err
 	}
-	_, step, _ := t.Slot(table.SlotStep) // Load has checked that there is one
-	s.step = s.mem[step]
-	s.args = make([]arguments, len(t.Cmds))
-	s.launches = make([]driver.Launch, len(t.Cmds))
-	err = device.EachCmd(name, t, func(i int, _ *table.Program, _ *table.Cmd) error {
-		k, a := &d.kernels[i], &s.args[i]
-		d.bind(s, i)
-		a.specs, a.step = k.specs, s.step
-		a.second = d.secondary + driver.Ptr(decl.SecondBytes*i)
-		s.launches[i].Init(k.f, k.grid, k.block, k.shared, d.exec.stream, a.bytes())
-		if k.cluster > 1 {
-			s.launches[i].Cluster(k.cluster)
-		}
-		return nil
-	})
-	if err == nil {
-		err = d.mapMatrices(s)
-	}
-	return size, err
+	return s, d.current.size, d.prepare(s)
 }
 
-// bind sets a command's bindings and parameters for the current addresses of the slots.
-func (d *Device) bind(s *session, cmd int) {
-	c, a := &d.table.Cmds[cmd], &s.args[cmd]
-	for b, bind := range c.Bind {
-		if b < int(c.Bindings) && bind.Slot != table.NoSlot {
-			a.bindings[b] = s.mem[bind.Slot] + driver.Ptr(bind.Offset)
+// prepare prepares the programs that every session runs.
+func (d *Device) prepare(s *session) error {
+	for i := range d.table.Programs {
+		if !s.brief && d.early(i) {
+			if err := d.mode.ready(d, i, false); err != nil {
+				return fmt.Errorf("cuda: %w", err)
+			}
 		}
 	}
-	a.params = d.caches.Params(cmd, s.room)
+	return nil
 }
 
 // Free frees a session.
@@ -125,6 +93,7 @@ func (d backend) Free(s *session) (err error) {
 		return err
 	}
 	defer d.leave(&err)
+	d.forget(s, true)
 	return s.free()
 }
 
@@ -137,13 +106,13 @@ func (s *session) free() error {
 	case err != nil:
 		err = fmt.Errorf("cuda: %w", err)
 	}
-	return errors.Join(err, s.made.free(), s.kv.free(), s.own.free())
+	return errors.Join(err, s.kv.free(), s.own.free())
 }
 
-// raise writes the stop flag of a session whose job runs, from another stream, after the copy
+// raise writes the stop flag of the job that runs, from another stream, after the copy
 // that began the submission. It waits for the write, so that the flag cannot reach the next
 // submission.
-func (d *Device) raise(s *session) (err error) {
+func (d *Device) raise() (err error) {
 	if err := d.enter(); err != nil {
 		return err
 	}
@@ -151,7 +120,7 @@ func (d *Device) raise(s *session) (err error) {
 	if err := d.drv.StreamWaitEvent(d.cancels, d.exec.begin); err != nil {
 		return err
 	}
-	if err := d.drv.MemcpyHtoDAsync(s.step+stepCancel, d.stop, d.cancels); err != nil {
+	if err := d.drv.MemcpyHtoDAsync(d.current.step+stepCancel, d.stop, d.cancels); err != nil {
 		return err
 	}
 	return d.drv.StreamSynchronize(d.cancels)

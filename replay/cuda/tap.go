@@ -33,7 +33,7 @@ func (s *stepper) Execute(run, _, cmd int, step *table.Step) error {
 			return e.runError(s.j, run, err)
 		}
 	}
-	err := e.d.drv.Launch(&s.j.Session.launches[cmd])
+	err := e.d.drv.Launch(&e.d.launches[cmd])
 	if err == nil {
 		err = s.wait()
 	}
@@ -48,7 +48,7 @@ func (s *stepper) wait() error { return s.e.d.drv.StreamSynchronize(s.e.stream) 
 
 // Block copies the step block to the executor's pinned memory.
 func (s *stepper) Block() ([]byte, error) {
-	if err := s.e.d.drv.MemcpyDtoHAsync(s.e.result, s.j.Session.step, s.e.stream); err != nil {
+	if err := s.e.d.drv.MemcpyDtoHAsync(s.e.result, s.e.d.current.step, s.e.stream); err != nil {
 		return nil, s.e.runError(s.j, 0, err)
 	}
 	if err := s.wait(); err != nil {

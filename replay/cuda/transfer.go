@@ -9,6 +9,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/replay"
+	"github.com/pianola-engine/pianola/table"
 )
 
 const (
@@ -91,12 +92,14 @@ func (d backend) Send(s *session, moves []replay.Move, writes []replay.Transfer)
 // submit submits the copies of a pooled table's session.
 func (d *Device) submit(s *session, moves []replay.Move, writes []replay.Transfer) (err error) {
 	st := s.stage
+	d.current.mu.Lock()
 	for i := range moves {
 		m := &moves[i]
 		if err = d.drv.MemcpyDtoDAsync(s.mem[m.Slot]+driver.Ptr(m.To), s.mem[m.Slot]+driver.Ptr(m.From), m.Size, d.transfer); err != nil {
 			break
 		}
 	}
+	d.current.mu.Unlock()
 	used := 0
 	if err == nil {
 		err = d.each(s, writes, func(to driver.Ptr, p []byte) error {
@@ -148,6 +151,10 @@ func (d *Device) each(s *session, list []replay.Transfer, f func(at driver.Ptr, 
 	for i := range list {
 		t := &list[i]
 		err := d.caches.Parts(t.Slot, s.room, t.Offset, len(t.Bytes), func(part device.Part) error {
+			if d.table.Slots[t.Slot].Scope == table.ScopeSession && !d.caches.Has(int(t.Slot)) {
+				d.current.mu.Lock()
+				defer d.current.mu.Unlock()
+			}
 			return f(s.mem[t.Slot]+driver.Ptr(part.Offset), t.Bytes[part.From:part.To])
 		})
 		if err != nil {
@@ -160,6 +167,8 @@ func (d *Device) each(s *session, list []replay.Transfer, f func(at driver.Ptr, 
 // collect executes the reads of a pooled table's session. It reads ranges that are near each other as
 // one, and waits as rarely as its buffer allows.
 func (d *Device) collect(s *session, reads []replay.Transfer) error {
+	d.current.mu.Lock()
+	defer d.current.mu.Unlock()
 	st := s.stage
 	st.sort(reads)
 	used := 0

@@ -121,7 +121,7 @@ func (up *uploading) send(ctx context.Context, pieces int) error {
 		if b.err != nil {
 			return b.err
 		}
-		if err := drv.MemcpyHtoDAsync(up.d.model[b.piece.Slot]+driver.Ptr(b.piece.Offset), b.mem[:b.piece.Size], stream); err != nil {
+		if err := drv.MemcpyHtoDAsync(up.d.mem[b.piece.Slot]+driver.Ptr(b.piece.Offset), b.mem[:b.piece.Size], stream); err != nil {
 			return fmt.Errorf("cuda: load: %w", err)
 		}
 		if err := drv.EventRecord(b.event, stream); err != nil {

@@ -31,6 +31,10 @@ typedef struct {
 
 typedef void (*kernel)(const launch *l);
 
+// device_memory returns the host's address of n bytes at an address that a kernel has read. The process ends if
+// there is no such memory, as a kernel cannot go on.
+uint8_t *device_memory(dptr at, uint64_t n);
+
 // fake_kernel returns the kernel with the given name, without the suffix of an instance, or
 // NULL.
 kernel fake_kernel(const char *name);

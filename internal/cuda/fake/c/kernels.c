@@ -199,6 +199,13 @@ static void rope(const launch *l) {
         for (uint32_t h = 0; h < p->heads; h++) rotate(F(0) + (uint64_t)r * p->stride + h * l->specs[0], F(1) + (uint64_t)r * p->half_ * 2, p->half_, l->specs[1]);
 }
 
+void own_cache(kv_cache *c, uint32_t kind) {
+    if (kind != PIANOLA_SEQUENCES_OWN) return;
+    const cache_record *r = (const cache_record *)c->mem;
+    c->cap = r->rows;
+    c->mem = device_memory(r->at, (uint64_t)c->heads * c->cap * c->d * (c->q8 ? 1 : 2));
+}
+
 void turn(const launch *l, uint32_t kind, uint32_t r, uint32_t tables, uint32_t table, uint32_t pool, kv_cache *k, kv_cache *v) {
     if (kind == PIANOLA_SEQUENCES_OWN) return;
     k->pages = v->pages = (const uint32_t *)(l->step + tables) + sequence(l, kind, r, pool) * table;
@@ -248,6 +255,7 @@ static void kv_write(const launch *l) {
     uint32_t d = l->specs[0];
     kv_cache k = {l->bind[2], l->specs[1], p->kv_heads, p->cap, d, p->first, NULL, 0}, v = k;
     v.mem = l->bind[3];
+    own_cache(&k, l->specs[2]), own_cache(&v, l->specs[2]);
     for (uint32_t r = 0; r < rows(l); r++) {
         turn(l, l->specs[2], r, p->tables, p->table, p->pool, &k, &v);
         for (uint32_t h = 0; h < p->kv_heads && !ended(l, l->specs[2], r); h++) {
@@ -263,6 +271,7 @@ static void qk_rope_kv(const launch *l) {
     float x[1024];
     kv_cache k = {l->bind[6], l->specs[3], p->kv_heads, p->cap, d, p->first, NULL, 0}, v = k;
     v.mem = l->bind[7];
+    own_cache(&k, l->specs[4]), own_cache(&v, l->specs[4]);
     for (uint32_t r = 0; r < rows(l); r++) {
         const float *angles = F(3) + (uint64_t)r * p->half_ * 2;
         uint32_t pos = seen(l, l->specs[4], r) - 1;
@@ -339,6 +348,7 @@ static void attn(const launch *l) {
     uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits, sinks = l->specs[4];
     kv_cache k = {l->bind[1], l->specs[3], p->kv_heads, p->cap, d, p->first, NULL, 0}, v = k;
     v.mem = l->bind[2];
+    own_cache(&k, l->specs[7]), own_cache(&v, l->specs[7]);
     float turned[1024];
     for (uint32_t r = 0; r < rows(l); r++) {
         turn(l, l->specs[7], r, p->tables, p->table, p->pool, &k, &v);
@@ -373,6 +383,7 @@ static void attn_tile(const launch *l) {
     uint32_t d = l->specs[0];
     kv_cache k = {l->bind[1], l->specs[2], p->kv_heads, p->cap, d, 0, NULL, 0}, v = k;
     v.mem = l->bind[2];
+    own_cache(&k, l->specs[5]), own_cache(&v, l->specs[5]);
     for (uint32_t r = 0; r < rows(l); r++) {
         if (ended(l, l->specs[5], r) || (p->joined && !joined(l, r))) continue;
         turn(l, l->specs[5], r, p->tables, p->table, p->pool, &k, &v);
@@ -392,6 +403,7 @@ static void rope_attn_tile(const launch *l) {
     float x[1024], y[1024];
     kv_cache k = {l->bind[5], l->specs[4], p->kv_heads, p->cap, d, 0, NULL, 0}, v = k;
     v.mem = l->bind[6];
+    own_cache(&k, l->specs[7]), own_cache(&v, l->specs[7]);
     for (uint32_t r = 0; r < rows(l); r++) {
         const float *angles = F(3) + (uint64_t)r * p->half_ * 2;
         uint32_t len = seen(l, l->specs[7], r);
@@ -419,6 +431,7 @@ static void attn_chunk(const launch *l) {
     uint32_t d = l->specs[0];
     kv_cache k = {l->bind[1], l->specs[2], p->kv_heads, p->cap, d, 0, NULL, 0}, v = k;
     v.mem = l->bind[2];
+    own_cache(&k, l->specs[4]), own_cache(&v, l->specs[4]);
     for (uint32_t r = 0; r < rows(l); r++) {
         turn(l, l->specs[4], r, p->tables, p->table, p->pool, &k, &v);
         for (uint32_t h = 0; h < p->heads && !ended(l, l->specs[4], r); h++) {
@@ -435,6 +448,7 @@ static void rope_attn(const launch *l) {
     uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits, len = second(l, 4) + second(l, 8);
     kv_cache k = {l->bind[5], l->specs[5], p->kv_heads, p->cap, d, 0, NULL, 0}, v = k;
     v.mem = l->bind[6];
+    own_cache(&k, PIANOLA_SEQUENCES_OWN), own_cache(&v, PIANOLA_SEQUENCES_OWN);
     float x[1024];
     for (uint32_t h = 0; h < p->kv_heads; h++) {
         memcpy(x, F(1) + h * d, d * 4);

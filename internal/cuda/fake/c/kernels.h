@@ -61,6 +61,12 @@ typedef struct {
     uint32_t table; // entries of pages
 } kv_cache;
 
+// cache_record is the record of a cache that commands of tables that are not pooled bind.
+typedef struct {
+    uint64_t at;
+    uint32_t rows, reserved;
+} cache_record;
+
 // norm writes rmsnorm(x) * w.
 void norm(float *out, const float *x, const float *w, uint32_t n, float eps);
 
@@ -81,6 +87,9 @@ void take_halves(float *x, uint8_t *b, uint32_t in, uint32_t terms, uint32_t r);
 
 // rotate rotates half pairs of x.
 void rotate(float *x, const float *angles, uint32_t half, uint32_t layout);
+
+// own_cache makes a record that is bound the cache it describes, unless the table is pooled.
+void own_cache(kv_cache *c, uint32_t kind);
 
 // turn makes the caches those of row r's sequence.
 void turn(const launch *l, uint32_t kind, uint32_t r, uint32_t tables, uint32_t table, uint32_t pool, kv_cache *k, kv_cache *v);

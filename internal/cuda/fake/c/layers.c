@@ -149,7 +149,9 @@ static void layernorm(const launch *l) {
 static void latent_kv(const launch *l) {
     PARAMS(latent_kv);
     uint32_t d = l->specs[0], turned = 2 * p->half_, rank = d - turned, kind = l->specs[3];
-    kv_cache c = {l->bind[5], l->specs[2], 1, p->cap, d, p->first, NULL, 0}, same = c;
+    kv_cache c = {l->bind[5], l->specs[2], 1, p->cap, d, p->first, NULL, 0};
+    own_cache(&c, kind);
+    kv_cache same = c;
     float row[2048];
     for (uint32_t r = 0; r < rows(l); r++) {
         if (ended(l, kind, r)) continue;
