@@ -110,19 +110,31 @@ func (c *Caches) Params(cmd, positions int) [decl.ParamBytes]byte {
 	return p
 }
 
+// Rows are byte ranges of the same size in the parts of a plane of a cache, as they are before and after the
+// cache moves. Part i has the bytes from From + i*FromPitch on, which move to To + i*ToPitch.
+type Rows struct {
+	Slot               int
+	Parts, Size        uint64
+	From, To           uint64 // offsets in the slot
+	FromPitch, ToPitch uint64
+}
+
 // Move calls f with the copies that preserve the rows of the first positions when caches of
 // capacity from are replaced with caches of capacity to. Both capacities must hold the positions.
-func (c *Caches) Move(to, from, positions int, f func(slot int, dst, src, size uint64) error) error {
+func (c *Caches) Move(to, from, positions int, f func(r Rows) error) error {
 	for i := range c.caches {
 		dst, src := c.caches[i].Within(to), c.caches[i].Within(from)
 		used := c.caches[i].Used(positions)
 		if used == 0 {
 			continue
 		}
-		for part := range dst.Parts() {
-			at, size := dst.Span(part, 0, used)
-			old, _ := src.Span(part, 0, used)
-			if err := f(int(dst.Slot), at, old, size); err != nil {
+		for part := uint32(0); part < dst.Parts(); part += dst.Heads {
+			r := Rows{Slot: int(dst.Slot), Parts: uint64(dst.Heads)}
+			r.To, r.Size = dst.Span(part, 0, used)
+			r.From, _ = src.Span(part, 0, used)
+			_, r.ToPitch = dst.Span(part, 0, dst.Rows)
+			_, r.FromPitch = src.Span(part, 0, src.Rows)
+			if err := f(r); err != nil {
 				return err
 			}
 		}

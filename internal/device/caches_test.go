@@ -44,8 +44,10 @@ func TestMove(t *testing.T) {
 	c := someCaches()
 	for _, positions := range []int{0, 1, 256} {
 		old, grown := filled(c, 256, positions), filled(c, 512, 0)
-		if err := c.Move(512, 256, positions, func(slot int, dst, src, n uint64) error {
-			copy(grown[slot][dst:][:n], old[slot][src:][:n])
+		if err := c.Move(512, 256, positions, func(r Rows) error {
+			for i := range r.Parts {
+				copy(grown[r.Slot][r.To+i*r.ToPitch:][:r.Size], old[r.Slot][r.From+i*r.FromPitch:][:r.Size])
+			}
 			return nil
 		}); err != nil {
 			t.Fatal(err)

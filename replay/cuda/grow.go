@@ -58,8 +58,11 @@ func (d *Device) moveCaches(s *session, old []driver.Ptr, room, keep int) error 
 // moveRows copies the rows of the given number of positions between the caches of two sessions and
 // waits.
 func (d *Device) moveRows(to, from []driver.Ptr, toRoom, fromRoom, positions int) error {
-	err := d.caches.Move(toRoom, fromRoom, positions, func(slot int, dst, src, n uint64) error {
-		return d.drv.MemcpyDtoDAsync(to[slot]+driver.Ptr(dst), from[slot]+driver.Ptr(src), n, d.transfer)
+	err := d.caches.Move(toRoom, fromRoom, positions, func(r device.Rows) error {
+		return d.drv.MemcpyRowsAsync(&driver.Rows{
+			To: to[r.Slot] + driver.Ptr(r.To), From: from[r.Slot] + driver.Ptr(r.From),
+			ToPitch: r.ToPitch, FromPitch: r.FromPitch, Size: r.Size, Count: r.Parts,
+		}, d.transfer)
 	})
 	if e := d.drv.StreamSynchronize(d.transfer); err == nil {
 		err = e

@@ -73,8 +73,10 @@ func (d *Device) moveCaches(s *session, old []place, room, keep int) (blocks []d
 // moveRows copies the rows of the given number of positions between the caches of two sessions. The
 // host copies, since it shares the memory.
 func (d *Device) moveRows(to, from []place, toRoom, fromRoom, positions int) error {
-	return d.caches.Move(toRoom, fromRoom, positions, func(slot int, dst, src, n uint64) error {
-		copy(to[slot].mem[dst:][:n], from[slot].mem[src:])
+	return d.caches.Move(toRoom, fromRoom, positions, func(r device.Rows) error {
+		for i := range r.Parts {
+			copy(to[r.Slot].mem[r.To+i*r.ToPitch:][:r.Size], from[r.Slot].mem[r.From+i*r.FromPitch:])
+		}
 		return nil
 	})
 }

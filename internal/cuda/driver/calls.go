@@ -212,6 +212,40 @@ func (d *Driver) MemcpyDtoDAsync(dst, src Ptr, n uint64, s Stream) error {
 	return d.hot(cuMemcpyDtoDAsync, uintptr(dst), uintptr(src), uintptr(n), uintptr(s))
 }
 
+// Rows are ranges of device memory at equal distances: Count of Size bytes each.
+type Rows struct {
+	To, From           Ptr
+	ToPitch, FromPitch uint64 // bytes from one range to the next, at least Size
+	Size, Count        uint64
+}
+
+// rowsPlace is one side of a CUDA_MEMCPY2D.
+type rowsPlace struct {
+	x, y  uint64
+	kind  uint64 // CU_MEMORYTYPE_DEVICE
+	host  uintptr
+	at    Ptr
+	array uintptr
+	pitch uint64
+}
+
+// copyRows is a CUDA_MEMCPY2D.
+type copyRows struct {
+	from, to      rowsPlace
+	width, height uint64
+}
+
+// MemcpyRowsAsync copies rows within device memory. Neither side's rows may overlap the other's.
+func (d *Driver) MemcpyRowsAsync(r *Rows, s Stream) error {
+	const device = 2
+	c := &copyRows{
+		from:  rowsPlace{kind: device, at: r.From, pitch: r.FromPitch},
+		to:    rowsPlace{kind: device, at: r.To, pitch: r.ToPitch},
+		width: r.Size, height: r.Count,
+	}
+	return d.call(cuMemcpy2DAsync, uintptr(unsafe.Pointer(c)), uintptr(s))
+}
+
 // StreamCreate creates a stream that does not synchronize with the default stream.
 func (d *Driver) StreamCreate() (Stream, error) {
 	const nonBlocking = 1

@@ -26,6 +26,7 @@ const (
 	cuMemcpyHtoDAsync
 	cuMemcpyDtoHAsync
 	cuMemcpyDtoDAsync
+	cuMemcpy2DAsync
 	cuStreamCreate
 	cuStreamDestroy
 	cuStreamSynchronize
@@ -86,6 +87,7 @@ var symbolNames = [symbols]string{
 	cuMemcpyHtoDAsync:         "cuMemcpyHtoDAsync_v2",
 	cuMemcpyDtoHAsync:         "cuMemcpyDtoHAsync_v2",
 	cuMemcpyDtoDAsync:         "cuMemcpyDtoDAsync_v2",
+	cuMemcpy2DAsync:           "cuMemcpy2DAsync_v2",
 	cuStreamCreate:            "cuStreamCreate",
 	cuStreamDestroy:           "cuStreamDestroy_v2",
 	cuStreamSynchronize:       "cuStreamSynchronize",

@@ -376,6 +376,39 @@ int cuMemcpyDtoDAsync_v2(dptr dst, dptr src, size_t n, object *s) {
     return leave(e);
 }
 
+// place is one side of a CUDA_MEMCPY2D.
+typedef struct {
+    uint64_t x, y;
+    uint32_t type, reserved;
+    void *host;
+    dptr device;
+    void *array;
+    uint64_t pitch;
+} place;
+
+typedef struct {
+    place from, to;
+    uint64_t width, height;
+} copy_rows;
+
+int cuMemcpy2DAsync_v2(const copy_rows *c, object *s) {
+    int e = enter("cuMemcpy2DAsync", 2);
+    const place *sides[] = {&c->from, &c->to};
+    for (int i = 0; i < 2 && !e; i++) {
+        const place *p = sides[i];
+        if (p->type != 2 || p->x || p->y || p->host || p->array) e = complain("cuMemcpy2DAsync", "not device memory from its beginning on");
+        else if (!c->height || !c->width || p->pitch < c->width || p->pitch > INT32_MAX) e = complain("cuMemcpy2DAsync", "pitch or size");
+        else if (!host(p->device, (c->height - 1) * p->pitch + c->width)) e = complain("cuMemcpy2DAsync", "outside of device memory");
+    }
+    for (uint64_t i = 0; i < c->height && !e; i++) {
+        op *o = op_new(s, OP_MOVE);
+        if (!o) return leave(complain("cuMemcpy2DAsync", "no such stream"));
+        o->dst = c->to.device + i * c->to.pitch, o->from = c->from.device + i * c->from.pitch, o->n = c->width;
+        submit(s);
+    }
+    return leave(e);
+}
+
 int cuMemcpyDtoHAsync_v2(void *dst, dptr src, size_t n, object *s) {
     int e = enter("cuMemcpyDtoHAsync", 2);
     if (!e && !host(src, n)) e = complain("cuMemcpyDtoHAsync", "outside of device memory");
