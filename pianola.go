@@ -205,6 +205,7 @@ type Model struct {
 	times  LoadTimes
 	mode   Mode
 
+	device   Device
 	realTime bool
 	together int // Options.Parallel
 	life     *lifecycle
@@ -261,7 +262,7 @@ func (m *Model) open(ctx context.Context, o Options) error {
 
 // openOn compiles the model's table for a device and loads it there.
 func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
-	m.dev, m.mode, m.realTime = on.dev, on.mode, o.RealTime
+	m.dev, m.device, m.mode, m.realTime = on.dev, on.device, on.mode, o.RealTime
 	if d, ok := on.dev.(interface{ Prepare() }); ok {
 		d.Prepare() // while the tokenizer and the table are made
 	}
