@@ -179,7 +179,12 @@ func (k *attn) together(w *worker) int {
 // pieces returns the number of pieces when n rows are computed together.
 func (k *attn) pieces(w *worker, n int) int { return (w.rows + n - 1) / n * k.splits * k.heads }
 
-func (k *attn) units(w *worker) int { return k.pieces(w, k.together(w)) }
+func (k *attn) units(w *worker) int {
+	if v, ok := k.divided(w); ok {
+		return v.units(k)
+	}
+	return k.pieces(w, k.together(w))
+}
 
 // pool returns half of the units of several rows, which take different times.
 func (k *attn) pool(w *worker) int {
@@ -195,6 +200,10 @@ func (k *attn) pool(w *worker) int {
 func (k *attn) more(w *worker, lo, hi int) { k.run(w, lo, hi) }
 
 func (k *attn) run(w *worker, lo, hi int) {
+	if v, ok := k.divided(w); ok {
+		k.runParts(w, &v, lo, hi)
+		return
+	}
 	together := k.together(w)
 	blocks := (w.rows + together - 1) / together
 	for u := lo; u < hi; {
@@ -243,35 +252,9 @@ type attnGroup struct {
 // group computes heads h to h+n-1, which share K and V, of rows r to r+rows-1 and split s. The
 // result of a row and head does not depend on the others in the group.
 func (k *attn) group(w *worker, r, rows, s, h, n int) {
-	if k.skips(r) {
+	var g attnGroup
+	if !k.begin(w, &g, r, rows, s, h, n, true) {
 		return
-	}
-	mem, size := float32s(w.scratch), rows*n*k.headDim
-	g := attnGroup{row: r, rows: rows, head: h, heads: n, q: mem[:size], acc: mem[size:][:size], scores: mem[2*size:][:rows*n*attnBlock], fresh: math.MaxInt, sequence: k.of(w, r)}
-	g.top, g.sum = w.top[:rows*n], w.sum[:rows*n]
-	clear(g.sum)
-	if k.kCache.scaleSize > 0 {
-		g.scales = float32s(w.scratch[4*attnRows*(2*k.headDim+attnBlock):])[:attnBlock*k.headDim/decl.KVBlock]
-	}
-	clear(g.acc)
-	if k.newest != nil {
-		k.makeHeads(w, &g, s)
-	} else {
-		for i := range rows {
-			copy(g.q[i*n*k.headDim:][:n*k.headDim], k.q[(r+i)*k.qStride+h*k.headDim:])
-		}
-	}
-	for i := range rows * n {
-		g.top[i] = minusInf
-		if k.learned != nil && s == 0 {
-			g.top[i], g.sum[i] = k.learned[h+i%n], 1
-		}
-	}
-	if k.sinks != nil {
-		plain := g.q
-		g.q, g.atStart = k.turned(w, &g), true
-		k.blocks(w, &g, s)
-		g.q, g.atStart = plain, false
 	}
 	k.blocks(w, &g, s)
 	for i := range rows * n {
@@ -279,11 +262,69 @@ func (k *attn) group(w *worker, r, rows, s, h, n int) {
 	}
 }
 
-// blocks processes the positions that the rows see, block by block.
+// begin makes g the group before its first positions; if first, with the sinks. It reports whether there is
+// anything to compute.
+func (k *attn) begin(w *worker, g *attnGroup, r, rows, s, h, n int, first bool) bool {
+	if k.skips(r) {
+		return false
+	}
+	mem, size := float32s(w.scratch), rows*n*k.headDim
+	*g = attnGroup{row: r, rows: rows, head: h, heads: n, q: mem[:size], acc: mem[size:][:size], scores: mem[2*size:][:rows*n*attnBlock], fresh: math.MaxInt, sequence: k.of(w, r)}
+	g.top, g.sum = w.top[:rows*n], w.sum[:rows*n]
+	clear(g.sum)
+	if k.kCache.scaleSize > 0 {
+		g.scales = float32s(w.scratch[4*attnRows*(2*k.headDim+attnBlock):])[:attnBlock*k.headDim/decl.KVBlock]
+	}
+	clear(g.acc)
+	if k.newest != nil {
+		k.makeHeads(w, g, s)
+	} else {
+		for i := range rows {
+			copy(g.q[i*n*k.headDim:][:n*k.headDim], k.q[(r+i)*k.qStride+h*k.headDim:])
+		}
+	}
+	for i := range rows * n {
+		g.top[i] = minusInf
+		if k.learned != nil && s == 0 && first {
+			g.top[i], g.sum[i] = k.learned[h+i%n], 1
+		}
+	}
+	if k.sinks != nil && first {
+		plain := g.q
+		g.q, g.atStart = k.turned(w, g), true
+		k.positions(w, g, s, 0, math.MaxInt)
+		g.q, g.atStart = plain, false
+	}
+	return true
+}
+
+// blocks processes the positions that the rows see, part by part (see attnPart).
 func (k *attn) blocks(w *worker, g *attnGroup, s int) {
 	begin, _ := k.sees(w, g, g.row, s)
 	_, end := k.sees(w, g, g.row+g.rows-1, s)
+	if begin-begin%attnPart+attnPart >= end {
+		k.positions(w, g, s, begin, end)
+		return
+	}
+	t := k.total(w, g)
 	for at := begin; at < end; {
+		next := min(at-at%attnPart+attnPart, end)
+		k.positions(w, g, s, at, next)
+		if next < end {
+			k.closePart(w, g, &t, s, at, next)
+		} else {
+			k.endParts(w, g, &t, s, at, next)
+		}
+		at = next
+	}
+}
+
+// positions processes the positions in [at, next) that the rows see, block by block.
+func (k *attn) positions(w *worker, g *attnGroup, s, at, next int) {
+	begin, _ := k.sees(w, g, g.row, s)
+	_, end := k.sees(w, g, g.row+g.rows-1, s)
+	at, end = max(at, begin), min(next, end)
+	for at < end {
 		next := min(at-at%attnBlock+attnBlock, end)
 		k.block(w, g, s, at, next)
 		at = next

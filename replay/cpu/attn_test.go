@@ -245,6 +245,8 @@ func TestAttn(t *testing.T) {
 		{4, 2, 48, 70, 5, 1, 50, 30, 1, 0},
 		{6, 1, 32, 200, 100, 1, 155, 70, 1, 0},
 		{40, 2, 16, 1024, 0, 1, 60, 9, 1, 0},
+		{4, 1, 64, 2048, 0, 1, 2000, 1, 1, 0}, // more parts than workers
+		{6, 2, 80, 1024, 0, 1, 257, 1, 1, 0},
 	}) {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			s := c.solo(t, r)
@@ -272,6 +274,11 @@ func TestAttnRows(t *testing.T) {
 		{6, 1, 32, 200, 100, 1, 155, 70, 1, 0},
 		{2, 2, 64, 1024, 0, 1, 1, 150, 1, 0},
 		{40, 2, 16, 1024, 0, 1, 60, 9, 1, 0}, // more heads than are computed together
+		// Rows with several parts, which several workers compute if they are alone.
+		{4, 1, 64, 1024, 0, 1, 250, 20, 1, 0},
+		{6, 2, 80, 2048, 0, 1, 1020, 10, 1, 0},
+		{40, 2, 32, 1024, 0, 1, 500, 20, 1, 0},
+		{4, 1, 96, 800, 600, 1, 1000, 40, 1, 0},
 		{4, 2, 32, 150, 90, 5, 300, 50, 1, 0},
 		{4, 2, 64, 1024, 0, 5, 250, 9, 1, 0},
 	}) {
@@ -288,6 +295,68 @@ func TestAttnRows(t *testing.T) {
 			same(t, fmt.Sprintf("%v, row %d", c, row), o.everywhere("out", nil), got[row*size:][:size])
 		}
 	}
+}
+
+// TestAttnParts checks that a row with attention sinks, with learned logits or with a window has the same result
+// alone, where several workers compute its parts, and in a chunk, whose rows see different parts.
+func TestAttnParts(t *testing.T) {
+	r := rand.New(rand.NewPCG(36, 1))
+	const heads, kvHeads, d, half, capacity, qStride = 6, 2, 32, 8, 1024, 6 * 32
+	for _, c := range []struct {
+		window, first  uint32
+		learned        uint32
+		kvLen, rows    int
+		sinks, windows uint32
+	}{
+		{learned: 1, kvLen: 500, rows: 30},
+		{window: 300, windows: 1, first: 5, sinks: 1, kvLen: 550, rows: 30}, // windows that begin before and behind a part
+		{window: 300, windows: 1, first: 5, sinks: 1, learned: 1, kvLen: 3, rows: 20},
+		{window: 600, windows: 1, first: 70, sinks: 1, learned: 1, kvLen: 800, rows: 90},
+	} {
+		make := func(kvLen, rows int) *solo {
+			return newSolo(t, kernels.Attn, []uint32{d, c.windows, 0, decl.KVF16, c.sinks, decl.LayoutHalf, c.learned}, kernels.AttnParams{
+				Heads: heads, KVHeads: kvHeads, QStride: qStride, Cap: capacity, Window: c.window, Splits: 1,
+				Scale: float32(1 / math.Sqrt(d)), HeadGroup: 1, First: c.first, Half: half,
+			}, second(0, kvLen, rows), absent(c.sinks == 0, "turn", c.learned == 0, "logits")...)
+		}
+		s := make(c.kvLen, c.rows)
+		s.fill("q", random(r, (c.rows-1)*qStride+heads*d, 1))
+		for _, cache := range []string{"k_cache", "v_cache"} {
+			attnCase{kvHeads: kvHeads, d: d, capacity: capacity}.random(t, r, s.bytes(cache), 1)
+		}
+		if c.sinks != 0 {
+			s.fill("turn", random(r, c.rows*2*half, 1))
+		}
+		if c.learned != 0 {
+			s.fill("logits", random(r, heads, 1))
+		}
+		got := s.everywhere("out", nil)
+		size := len(got) / c.rows
+		for row := range c.rows {
+			o := make(c.kvLen+row, 1)
+			o.fill("q", s.f32("q")[row*qStride:][:heads*d])
+			copy(o.bytes("k_cache"), s.bytes("k_cache"))
+			copy(o.bytes("v_cache"), s.bytes("v_cache"))
+			if c.sinks != 0 {
+				o.fill("turn", s.f32("turn")[row*2*half:][:2*half])
+			}
+			if c.learned != 0 {
+				o.fill("logits", s.f32("logits"))
+			}
+			same(t, fmt.Sprintf("%+v, row %d", c, row), o.everywhere("out", nil), got[row*size:][:size])
+		}
+	}
+}
+
+// absent returns the names whose condition holds.
+func absent(a bool, nameA string, b bool, nameB string) (names []string) {
+	if a {
+		names = append(names, nameA)
+	}
+	if b {
+		names = append(names, nameB)
+	}
+	return names
 }
 
 // TestKVQ8 writes K and V as int8. Each element must be within half a step, zeros must stay zero,

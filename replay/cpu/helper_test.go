@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/decl"
@@ -337,11 +338,15 @@ func (s *solo) inModes(o *ops, parts int, modes ...mode) *table.Step {
 	if err != nil {
 		s.tb.Fatal(err)
 	}
-	scratch, err := workerBytes(s.b.t)
+	size, err := teamSizeOf(s.b.t)
 	if err != nil {
 		s.tb.Fatal(err)
 	}
+	scratch := size.scratch
 	t := &s.team
+	if t.parts.floats == nil {
+		t.parts = partsMemory{float32s(guarded(s.tb, size.parts)), make([]atomic.Uint32, size.heads)}
+	}
 	t.workers = s.workers
 	for len(t.workers) < parts {
 		t.add(guarded(s.tb, scratch))

@@ -26,6 +26,13 @@ type divisible interface {
 	more(w *worker, lo, hi int)
 }
 
+// sharable is a kernel that may be shared by more workers than its grid has threadgroups.
+type sharable interface {
+	kernel
+	// shared reports whether one unit is enough for a worker.
+	shared(w *worker) bool
+}
+
 // prepared is a kernel whose workers can prepare its input together, in memory that all of them
 // read, instead of each preparing all of it for itself.
 type prepared interface {
@@ -241,8 +248,11 @@ func workerBytes(t *table.Table) (uint64, error) {
 			return err
 		}
 		n, err := env.WorkerBytes()
+		if a, ok := attentionOf(t, cmd); ok {
+			n += uint64(foldBytes(a.headDim))
+		}
 		most = max(most, n)
 		return err
 	})
-	return most, err
+	return (most + 63) &^ 63, err // foldBytes before the end must be aligned
 }

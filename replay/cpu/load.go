@@ -23,7 +23,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	if _, err := bind(d.ops, t, make([][]byte, len(t.Slots)), nil); err != nil {
 		return none, err
 	}
-	scratch, err := workerBytes(t)
+	size, err := teamSizeOf(t)
 	if err != nil {
 		return none, err
 	}
@@ -32,7 +32,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	if err != nil {
 		return none, err
 	}
-	memory.Executor = teamBytes(d.threads, scratch)
+	memory.Executor = size.bytes(d.threads)
 	for i := range t.Slots {
 		s := &t.Slots[i]
 		if s.Scope != table.ScopeExecutor {
@@ -52,7 +52,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	for i := range t.Programs {
 		d.moves[i] = t.Programs[i].Flags.Has(table.FlagAdvances)
 	}
-	d.team, err = newTeam(d.Device, d.threads, scratch, d.cpus)
+	d.team, err = newTeam(d.Device, d.threads, size, d.cpus)
 	return memory, err
 }
 

@@ -126,7 +126,7 @@ func (c *claims) claim(gen uint64, end int) (piece int, ok bool) {
 
 // enter prepares the worker for pieces of item i and returns the item's division.
 func (w *worker) enter(p *phase, m mode, i int) division {
-	w.item = i
+	w.item, w.alone = i, len(p.items) == 1 && len(p.items[i].cmds) == 1
 	c := &p.items[i].cmds[0]
 	w.at = c.index
 	w.patch(c.cmd)
@@ -146,6 +146,9 @@ func (w *worker) divide(c *command, m mode) division {
 		return division{units: units, fixed: units, homes: n, each: 1}
 	}
 	d := division{units: c.kernel.units(w), homes: min(n, c.tiles), each: 1}
+	if k, ok := c.kernel.(sharable); ok && k.shared(w) {
+		d.homes = min(n, d.units)
+	}
 	if k, ok := c.kernel.(divisible); ok && d.homes > 1 && d.homes == n {
 		if pool := k.pool(w); pool > 0 {
 			d.pool = min(poolPieces*n, pool)

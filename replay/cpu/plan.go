@@ -20,11 +20,11 @@ func (d *Device) Plan(t *table.Table, where func(tensor string) (offset uint64, 
 			m.Mapped += up.SrcSize
 		}
 	}
-	scratch, err := workerBytes(t)
+	size, err := teamSizeOf(t)
 	if err != nil {
 		return loaded, session, err
 	}
-	m.Executor = teamBytes(d.threads, scratch)
+	m.Executor = size.bytes(d.threads)
 	caches, fixed := t.KVCaches(), uint64(0)
 	for i := range t.Slots {
 		switch s := &t.Slots[i]; s.Scope {

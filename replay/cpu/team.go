@@ -32,6 +32,7 @@ type worker struct {
 	replay   uint64     // the replay that step belongs to
 	step     table.Step // position of the replay
 	item     int
+	alone    bool     // the phase has no other command
 	division division // of the item
 	begun    begun
 	at       int // current command, for errors
@@ -50,7 +51,9 @@ type worker struct {
 	chunk   [inputChunk]float32
 	top     [attnRows]float32 // running maxima of attention; next to them the sums of weights
 	sum     [attnRows]float32
-	_       pad
+
+	totalTop, totalSum [attnRows]float32 // of an attnTotal
+	_                  pad
 }
 
 // team is the group of threads that replays tables, phase by phase. The worker that completes the
@@ -59,6 +62,7 @@ type team struct {
 	dev     *Device
 	workers []*worker
 	shared  []byte // input of a command that the workers have prepared together
+	parts   partsMemory
 	waits   waits
 
 	// The current phase. gate's word is its generation. A leader stores mode before the other
@@ -92,13 +96,13 @@ type team struct {
 	left   gate // number of workers that have left after a failure
 }
 
-// newTeam starts n workers with scratch bytes each. cpus, if not nil, lists the processor to bind
+// newTeam starts n workers. cpus, if not nil, lists the processor to bind
 // each worker to.
-func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
+func newTeam(d *Device, n int, size teamSize, cpus []int) (*team, error) {
 	t := &team{dev: d, waits: d.waits}
 	warmParking()
 	for range n {
-		mem, err := allocate(scratch)
+		mem, err := allocate(size.scratch)
 		if err != nil {
 			return nil, err
 		}
@@ -106,9 +110,14 @@ func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
 	}
 	if n > 1 {
 		var err error
-		if t.shared, err = allocate(scratch); err != nil {
+		if t.shared, err = allocate(size.scratch); err != nil {
 			return nil, err
 		}
+		parts, err := allocate(size.parts)
+		if err != nil {
+			return nil, err
+		}
+		t.parts = partsMemory{float32s(parts), make([]atomic.Uint32, size.heads)}
 	}
 	pinned, start := make(chan error), make(chan bool)
 	for i, w := range t.workers {
@@ -146,12 +155,26 @@ func (t *team) add(scratch []byte) {
 	t.use.Store(int64(t.few))
 }
 
-// teamBytes returns the memory of a team of n workers with scratch bytes each.
-func teamBytes(n int, scratch uint64) uint64 {
+// teamSize is the memory that a team needs for a table.
+type teamSize struct {
+	scratch uint64 // private memory of a worker
+	parts   uint64 // bytes of the parts of attention, which a single worker does not need
+	heads   int    // most heads of a command
+}
+
+func teamSizeOf(t *table.Table) (s teamSize, err error) {
+	s.scratch, err = workerBytes(t)
+	floats, heads := partsSize(t)
+	s.parts, s.heads = 4*floats, heads
+	return s, err
+}
+
+// bytes returns the memory of a team of n workers.
+func (s teamSize) bytes(n int) uint64 {
 	if n > 1 {
-		n++
+		return uint64(n+1)*s.scratch + s.parts
 	}
-	return uint64(n) * scratch
+	return uint64(n) * s.scratch
 }
 
 // warmParking makes the runtime keep enough records of parked goroutines on each processor. A
