@@ -310,13 +310,10 @@ func (k *attn) blocks(w *worker, g *attnGroup, s int) {
 	for at := begin; at < end; {
 		next := min(at-at%attnPart+attnPart, end)
 		k.positions(w, g, s, at, next)
-		if next < end {
-			k.closePart(w, g, &t, s, at, next)
-		} else {
-			k.endParts(w, g, &t, s, at, next)
-		}
+		k.closePart(w, g, &t, s, at, next)
 		at = next
 	}
+	k.takeTotal(g, &t)
 }
 
 // positions processes the positions in [at, next) that the rows see, block by block.

@@ -68,22 +68,15 @@ func (k *attn) closePart(w *worker, g *attnGroup, t *attnTotal, s, at, next int)
 	}
 }
 
-// endParts adds the last part, of positions [at, next), to the totals of the rows that have one, and makes them
-// the results.
-func (k *attn) endParts(w *worker, g *attnGroup, t *attnTotal, s, at, next int) {
+// takeTotal makes the totals of the rows that have one the results of the group.
+func (k *attn) takeTotal(g *attnGroup, t *attnTotal) {
 	d := k.headDim
 	for i := range g.rows {
-		if !t.has[i] {
-			continue
-		}
-		begin, end := k.seenOf(w, g, i, s, at, next)
-		for j := i * g.heads; j < (i+1)*g.heads; j++ {
-			part, total := g.acc[j*d:][:d], t.acc[j*d:][:d]
-			if begin < end {
-				k.merge(total, &t.top[j], &t.sum[j], part, g.top[j], g.sum[j])
-			}
-			copy(part, total)
-			g.top[j], g.sum[j] = t.top[j], t.sum[j]
+		if t.has[i] {
+			from, to := i*g.heads, (i+1)*g.heads
+			copy(g.acc[from*d:to*d], t.acc[from*d:])
+			copy(g.top[from:to], t.top[from:])
+			copy(g.sum[from:to], t.sum[from:])
 		}
 	}
 }
@@ -95,13 +88,13 @@ type partsMemory struct {
 	done   []atomic.Uint32
 }
 
-// mostParts bounds the bytes of the parts. A row with more is not divided.
+// mostParts bounds the bytes of the parts. Memory for more is not allocated, and rows that need it are not divided.
 const mostParts = 32 << 20
 
-// attention is the size of a command that computes attention.
+// attention is the size of a command of attention.
 type attention struct{ heads, headDim, positions int }
 
-// attentionOf returns the size of a command, and false if it does not compute attention.
+// attentionOf returns the size of a command that uses KV caches, and false for other commands.
 func attentionOf(t *table.Table, cmd *table.Cmd) (a attention, ok bool) {
 	k, known := decl.Lookup(cmd.Kernel)
 	if !known || int(cmd.Spec) >= len(t.Specs) {
@@ -126,8 +119,10 @@ func partsSize(t *table.Table) (floats uint64, heads int) {
 	// The table has been checked.
 	_ = device.EachCmd(name, t, func(_ int, _ *table.Program, cmd *table.Cmd) error {
 		if a, ok := attentionOf(t, cmd); ok {
-			n := uint64(a.positions/attnPart+2) * uint64(a.heads) * uint64(a.headDim+2)
-			floats, heads = max(floats, min(n, mostParts/4)), max(heads, a.heads)
+			row := uint64(a.positions/attnPart+2) * uint64(a.headDim+2) // of one head
+			if n := uint64(a.heads); n <= mostParts/4/row {
+				floats, heads = max(floats, n*row), max(heads, a.heads)
+			}
 		}
 		return nil
 	})
@@ -165,7 +160,7 @@ func (k *attn) divided(w *worker) (v headDivision, ok bool) {
 	v.parts = (end-1)/attnPart - v.first + 1
 	size := uint64(v.parts) * uint64(k.heads) * uint64(k.headDim+2)
 	m := &w.team.parts
-	return v, v.parts > 1 && size <= uint64(len(m.floats)) && k.heads <= len(m.done)
+	return v, v.parts > 1 && k.heads <= len(m.done) && size <= uint64(len(m.floats))
 }
 
 // shared implements sharable.

@@ -96,8 +96,7 @@ type team struct {
 	left   gate // number of workers that have left after a failure
 }
 
-// newTeam starts n workers. cpus, if not nil, lists the processor to bind
-// each worker to.
+// newTeam starts n workers. cpus, if not nil, lists the processor to bind each worker to.
 func newTeam(d *Device, n int, size teamSize, cpus []int) (*team, error) {
 	t := &team{dev: d, waits: d.waits}
 	warmParking()

@@ -165,8 +165,7 @@ func (e *executor) enter(s *session) error {
 // c.mu must be held.
 func (e *executor) exchange(s *session) error {
 	d, c := e.d, &e.d.current
-	if c.session == s || c.size == 0 {
-		c.session = s
+	if c.session == s {
 		return nil
 	}
 	if old := c.session; old != nil {
@@ -226,15 +225,11 @@ func (d *Device) begin(s *session) error {
 			return err
 		}
 	}
-	if c.session != nil || c.size == 0 {
+	if c.session != nil {
 		d.locate(s, s.block)
 		return nil
 	}
-	err := d.drv.MemsetD8Async(c.base, 0, c.size, d.transfer)
-	if sync := d.drv.StreamSynchronize(d.transfer); err == nil {
-		err = sync
-	}
-	if err != nil {
+	if err := d.clear(c.base, c.size); err != nil {
 		return fmt.Errorf("cuda: slots of the %v: %w", table.ScopeSession, err)
 	}
 	d.locate(s, c.base)
@@ -260,9 +255,6 @@ func (d *Device) copyFixed(to, from *session) error {
 	c := &d.current
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.size == 0 {
-		return nil
-	}
 	at := func(s *session) driver.Ptr {
 		if c.session == s {
 			return c.base

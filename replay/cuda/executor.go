@@ -83,7 +83,8 @@ func newExecutor(d *Device, t *table.Table) (*executor, error) {
 	for i := range t.Programs {
 		most = max(most, int(t.Programs[i].Count))
 	}
-	largest = max(largest, most*decl.SecondBytes, 2*recordBytes*len(t.Cmds))
+	const caches = 2 // most caches of a command
+	largest = max(largest, most*decl.SecondBytes, caches*recordBytes*len(t.Cmds))
 	var err error
 	o := &d.own
 	try := func(f func() error) {
@@ -197,8 +198,8 @@ func (e *executor) runError(j *job, run int, err error) error {
 	return device.NewRunError(name, e.d.table, j.Submission, run, err)
 }
 
-// begins makes the job's session the current one and writes the step block of the first run. From then on, Cancel may write the stop flag
-// after it.
+// begins makes the job's session the current one and writes the step block of the first run. From
+// then on, Cancel may write the stop flag after it.
 func (e *executor) begins(j *job) error {
 	sub, s := j.Submission, j.Session
 	if err := s.stage.follow(e.stream); err != nil {

@@ -11,8 +11,7 @@ import (
 
 // mapMatrices describes the matrices of commands to the GPU's copy unit. It passes the descriptors
 // of a command, one for each matrix of the kernel's declaration, in the buffer after its bindings, and
-// returns their size.
-// KV caches, which grow, are not described.
+// returns their size. KV caches, which move, are not described.
 func (d *Device) mapMatrices(t *table.Table) (size uint64, err error) {
 	var all []byte
 	at := map[int]int{} // the offset of each command's descriptors

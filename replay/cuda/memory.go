@@ -138,9 +138,15 @@ func (d *Device) slots(o *owned, t *table.Table, scope table.Scope, mem []driver
 func (d *Device) zeroed(o *owned, n uint64) (driver.Ptr, error) {
 	base, err := o.memory(n)
 	if err == nil && n > 0 {
-		if err = d.drv.MemsetD8Async(base, 0, n, d.transfer); err == nil {
-			err = d.drv.StreamSynchronize(d.transfer)
-		}
+		err = d.clear(base, n)
 	}
 	return base, err
+}
+
+// clear fills n bytes of device memory with zeros and waits.
+func (d *Device) clear(base driver.Ptr, n uint64) error {
+	if err := d.drv.MemsetD8Async(base, 0, n, d.transfer); err != nil {
+		return err
+	}
+	return d.drv.StreamSynchronize(d.transfer)
 }

@@ -151,7 +151,7 @@ func (d *Device) each(s *session, list []replay.Transfer, f func(at driver.Ptr, 
 	for i := range list {
 		t := &list[i]
 		err := d.caches.Parts(t.Slot, s.room, t.Offset, len(t.Bytes), func(part device.Part) error {
-			if d.table.Slots[t.Slot].Scope == table.ScopeSession && !d.caches.Has(int(t.Slot)) {
+			if d.fixed(d.table, int(t.Slot), table.ScopeSession) {
 				d.current.mu.Lock()
 				defer d.current.mu.Unlock()
 			}
