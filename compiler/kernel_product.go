@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
@@ -80,9 +81,9 @@ func (a productArgs) lower(l *lowering) {
 	}
 	if !a.wide {
 		params.Ahead, params.Stage = l.ahead(a.w), l.stage()
-		if a.single(l) {
+		if a.single(l, group) {
 			l.flag(kernels.GEMVSpecSingle, true)
-			params.Ahead = a.singleAhead(l, params)
+			params.Ahead = uint32(a.singleAhead(l, group))
 		}
 	}
 	if a.input == decl.InputMerge {
@@ -219,13 +220,15 @@ func (l *lowering) ahead(w *weight) uint32 {
 	return uint32(c.GEMVAhead)
 }
 
-// single reports whether a product uses gemv's form for one row.
-func (a productArgs) single(l *lowering) bool {
-	w := a.w
+// single reports whether a product of groups of rows uses gemv's form for one row.
+func (a productArgs) single(l *lowering, group int) bool {
+	c, w := l.s.in.Chip, a.w
 	switch {
-	case l.s.in.Chip.GEMVSingle == 0 || l.rows() != 1 || l.p.rows != 1 || l.ahead(w) < tileSlots || w.cols%8 != 0:
+	case c.GEMVSingle == 0 || l.rows() != 1 || l.p.rows != 1 || l.ahead(w) < tileSlots || w.cols%8 != 0:
 		return false
 	case a.output != decl.OutputStore && a.output != decl.OutputAdd || a.input == decl.InputScaled:
+		return false
+	case uint64(c.GEMVThreads/c.SIMDWidth*a.singleAhead(l, group)+a.singleRest(c, group)) > c.ThreadgroupMemory:
 		return false
 	case w.layout == dtype.Tiled16:
 		return slices.Contains(singleTypes, w.typ)
@@ -236,30 +239,39 @@ func (a productArgs) single(l *lowering) bool {
 // singleTypes are the quantised types for which gemv has entries for one row.
 var singleTypes = []dtype.Type{dtype.Q4_0, dtype.Q8_0, dtype.Q4_K, dtype.Q5_K, dtype.Q6_K}
 
-// Threadgroup memory in bytes that a SIMD group of gemv can fill with weights: of any type, and of float16
-// or bfloat16.
+// Threadgroup memory in bytes that a SIMD group of gemv can fill with weights: of any type, of float16 or
+// bfloat16, and of quantised types in the form for one row.
 const (
-	tileSlots  = 10240
-	floatSlots = 8192
+	tileSlots   = 10240
+	floatSlots  = 8192
+	singleSlots = 17408
 )
 
 // singleAhead returns the parameter Ahead of a product in the form for one row: what the kernel fills, and
 // what the chip's GEMVAhead has beyond that. Quantised products, and others whose input is a norm, have at
 // least the chip's GEMVSingle of threadgroup memory.
-func (a productArgs) singleAhead(l *lowering, p kernels.GEMVParams) uint32 {
+func (a productArgs) singleAhead(l *lowering, group int) int {
 	c := l.s.in.Chip
-	simds := c.GEMVThreads / c.SIMDWidth
 	tiles := a.w.layout == dtype.Tiled16
-	ahead, input := floatSlots, 4*a.w.cols
+	ahead := floatSlots
 	if tiles {
-		ahead, input = tileSlots, a.w.cols+a.w.cols/8
+		ahead = singleSlots
 	}
 	ahead += max(0, c.GEMVAhead-tileSlots)
 	if tiles || a.input == decl.InputNorm {
-		rest := c.GEMVSingle - input - 2*c.GEMVThreads - 4*int(p.Group)
-		ahead = max(ahead, roundUp(ceil(max(rest, 0), simds), 16))
+		rest := max(c.GEMVSingle-a.singleRest(c, group), 0)
+		ahead = max(ahead, roundUp(ceil(rest, c.GEMVThreads/c.SIMDWidth), 16))
 	}
-	return uint32(ahead)
+	return ahead
+}
+
+// singleRest returns the threadgroup memory of the form for one row without that of weights.
+func (a productArgs) singleRest(c *chip.Chip, group int) int {
+	input := 4 * a.w.cols
+	if a.w.layout == dtype.Tiled16 {
+		input = a.w.cols + a.w.cols/8
+	}
+	return input + 2*c.GEMVThreads + 4*group
 }
 
 // rows returns the number of rows that a command computes.

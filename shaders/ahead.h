@@ -47,10 +47,13 @@ static inline void take_vector(thread copies &c, uint i, device const uchar *p) 
 static inline void take_pair(thread copies &c, uint i, device const uchar *p) { metal::shim::copy8(pair_of(c, i), p); }
 static inline void take_word(thread copies &c, uint i, device const uchar *p) { metal::shim::copy4(word_of(c, i), p); }
 
-// wait_copies waits until the oldest slot of a type is complete.
-template <uint T>
-static inline void wait_copies() {
-    switch (slots_of(T)) {
+// wait_slot waits until the oldest of a number of slots, 2 to 8, is complete.
+static inline void wait_slot(uint slots) {
+    switch (slots) {
+    case 8: metal::shim::wait_copies<7>(); break;
+    case 7: metal::shim::wait_copies<6>(); break;
+    case 6: metal::shim::wait_copies<5>(); break;
+    case 5: metal::shim::wait_copies<4>(); break;
     case 4: metal::shim::wait_copies<3>(); break;
     case 3: metal::shim::wait_copies<2>(); break;
     default: metal::shim::wait_copies<1>();

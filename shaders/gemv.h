@@ -164,23 +164,43 @@ static inline void load_step(thread To &to, thread const product &p, share s, cu
     }
 }
 
-// multiply_step multiplies a step's weights by the input, which is x for floats and q and d for
-// quantized types.
+// input_rows is the input row in threadgroup memory, as floats or in its 8-bit form.
+struct input_rows {
+    threadgroup float4 *x;
+    threadgroup int *q;
+    threadgroup float *d;
+};
+
+// step_input is a lane's part of the input of a step: 32 columns as int8 and their scale, or 8 columns as float32.
+struct step_input {
+    int4 low, high;
+    float d;
+};
+
+// load_step_input loads the input of the step at the cursor, 0 past the end of the row.
 template <uint T>
-static inline void multiply_step(thread float4 &sum, thread const tile_quad &t, threadgroup const float4 *x, threadgroup const int4 *q, threadgroup const float *d, cursor c, tile_lane at, uint pieces, uint wtype) {
+static inline step_input load_step_input(input_rows in, cursor c, tile_lane at, uint pieces) {
     const uint piece = (c.step << at.shift) + at.piece;
     const bool there = piece < pieces;
-    const uint k = 2 * (there ? piece : 0);
+    const uint k = there ? piece : 0;
     if (is_float(T)) {
         const float4 zero = float4(0.0f);
-        const float4 low = there ? x[k / 2] : zero;
-        const float4 high = there ? x[pieces + k / 2] : zero;
+        return {as_type<int4>(there ? in.x[k] : zero), as_type<int4>(there ? in.x[pieces + k] : zero), 0.0f};
+    }
+    threadgroup const int4 *q = (threadgroup const int4 *)in.q + 2 * k;
+    return {q[0], q[1], there ? in.d[k] : 0.0f};
+}
+
+// multiply_step multiplies a step's weights by the input.
+template <uint T>
+static inline void multiply_step(thread float4 &sum, thread const tile_quad &t, step_input in, uint wtype) {
+    if (is_float(T)) {
         PIANOLA_UNROLL
         for (uint r = 0; r < 4; r++) {
-            sum[r] += dot_eight<T>({t.vectors[r], t.vectors[4 + r]}, low, high);
+            sum[r] += dot_eight<T>({t.vectors[r], t.vectors[4 + r]}, as_type<float4>(in.low), as_type<float4>(in.high));
         }
     } else {
-        multiply_quad<T>(sum, t, q[k], q[k + 1], there ? d[k / 2] : 0.0f, wtype);
+        multiply_quad<T>(sum, t, in.low, in.high, in.d, wtype);
     }
 }
 
@@ -218,13 +238,6 @@ static inline void finish_unit(thread float4 &sum, threadgroup float *slot, shar
     sum = float4(0.0f);
 }
 
-// input_rows is the input row in threadgroup memory, as floats or in its 8-bit form.
-struct input_rows {
-    threadgroup float4 *x;
-    threadgroup int *q;
-    threadgroup float *d;
-};
-
 // gemv_batches computes a threadgroup's rows of W for one row of the input. b holds the weights
 // of the first steps.
 template <uint T>
@@ -235,7 +248,7 @@ static inline void gemv_batches(thread batch &b, thread const product &p, share 
         PIANOLA_UNROLL
         for (uint i = 0; i < steps_of(T); i++) {
             if (i < n) {
-                multiply_step<T>(sum, b.quads[i], in.x, (threadgroup const int4 *)in.q, in.d, after(c, i), at, pieces, p.wtype);
+                multiply_step<T>(sum, b.quads[i], load_step_input<T>(in, after(c, i), at, pieces), p.wtype);
             }
         }
         const uint unit = c.unit;
@@ -261,11 +274,11 @@ static inline void copy_step(thread copies &to, thread const product &p, share s
     metal::shim::commit_copies();
 }
 
-// copy_first starts to copy the first steps.
+// copy_first starts to copy the first steps to the ring's slots.
 template <uint T>
-static inline void copy_first(threadgroup uchar *ring, thread const product &p, share s, thread cursor &c, tile_lane at, uint pieces, uint lane) {
+static inline void copy_first(threadgroup uchar *ring, uint slots, thread const product &p, share s, thread cursor &c, tile_lane at, uint pieces, uint lane) {
     copies to = {ring, lane, step_form(T)};
-    for (uint i = 0; i < slots_of(T); i++) {
+    for (uint i = 0; i < slots; i++) {
         copy_step<T>(to, p, s, c, at, pieces);
         to.at += slot_bytes(T);
     }
@@ -277,18 +290,20 @@ static inline uint gemv_bytes(thread const product &p, bool floats, uint simds) 
     return (64 * simds + (p.group + 3) / 4 * 16 + input + 15) / 16 * 16;
 }
 
-// gemv_copies is gemv_batches with weights from the ring. The cursor ahead marks the next step
-// to copy, a few steps after c.
+// gemv_copies is gemv_batches with weights from the ring, of count slots. The cursor ahead marks the next step
+// to copy, a few steps after c. The input of a step is loaded before the wait for its weights, so that its time
+// is part of the wait.
 template <uint T>
-static inline void gemv_copies(threadgroup uchar *ring, thread cursor &ahead, thread const product &p, share s, cursor c, tile_lane at, uint pieces, input_rows in, threadgroup float *slots, uint lane, uint simd) {
+static inline void gemv_copies(threadgroup uchar *ring, uint count, thread cursor &ahead, thread const product &p, share s, cursor c, tile_lane at, uint pieces, input_rows in, threadgroup float *slots, uint lane, uint simd) {
     float4 sum = float4(0.0f);
     copies slot = {ring, lane, step_form(T)};
     while (c.left > 0) {
-        wait_copies<T>();
+        const step_input x = load_step_input<T>(in, c, at, pieces);
+        wait_slot(count);
         const tile_quad t = copied(slot);
         copy_step<T>(slot, p, s, ahead, at, pieces);
-        slot.at = slot.at == ring + (slots_of(T) - 1) * slot_bytes(T) ? ring : slot.at + slot_bytes(T);
-        multiply_step<T>(sum, t, in.x, (threadgroup const int4 *)in.q, in.d, c, at, pieces, p.wtype);
+        slot.at = slot.at == ring + (count - 1) * slot_bytes(T) ? ring : slot.at + slot_bytes(T);
+        multiply_step<T>(sum, t, x, p.wtype);
         const uint unit = c.unit;
         const bool ends = c.step + 1 == end_of(s, c);
         advance(c, s, 1);
@@ -326,7 +341,7 @@ static inline void gemv_steps(thread product &p, uint room, device const pianola
     threadgroup uchar *ring = tg + gemv_bytes(p, is_float(T), simds) + simd * room;
     cursor ahead = begin;
     if (copying) {
-        copy_first<T>(ring, p, s, ahead, at, pieces, lane);
+        copy_first<T>(ring, slots_of(T), p, s, ahead, at, pieces, lane);
     }
 #else
     (void)room;
@@ -342,7 +357,7 @@ static inline void gemv_steps(thread product &p, uint room, device const pianola
 #ifdef PIANOLA_COPIES
             if (copying) {
                 ahead = begin;
-                copy_first<T>(ring, p, s, ahead, at, pieces, lane);
+                copy_first<T>(ring, slots_of(T), p, s, ahead, at, pieces, lane);
             }
 #else
             load_batch<T>(b, p, s, begin, at, pieces);
@@ -355,7 +370,7 @@ static inline void gemv_steps(thread product &p, uint room, device const pianola
         threadgroup_barrier(mem_flags::mem_threadgroup);
 #ifdef PIANOLA_COPIES
         if (copying) {
-            gemv_copies<T>(ring, ahead, p, s, begin, at, pieces, in, slots, lane, simd);
+            gemv_copies<T>(ring, slots_of(T), ahead, p, s, begin, at, pieces, in, slots, lane, simd);
         } else {
             load_batch<T>(b, p, s, begin, at, pieces);
             gemv_batches<T>(b, p, s, begin, at, pieces, in, slots, lane, simd);

@@ -55,6 +55,12 @@ static inline void make_single(input_rows in, threadgroup float *tg, thread inpu
     }
 }
 
+// PIANOLA_SINGLE_ROOM is the largest size of the slots of a SIMD group for quantised weights.
+#define PIANOLA_SINGLE_ROOM 17408
+
+// single_slots returns the number of steps in flight: 4 to 8 of quantised weights.
+static inline uint single_slots(uint type) { return is_float(type) ? slots_of(type) : min(8u, PIANOLA_SINGLE_ROOM / slot_bytes(type)); }
+
 // gemv_single is gemv_steps for one row, if each SIMD group has room for the slots of its copies. N is the
 // number of vectors of the input that a lane loads before it uses the first.
 template <uint T, uint N>
@@ -71,7 +77,7 @@ static inline void gemv_single(thread product &p, uint room, device const pianol
     const cursor begin = cursor_of(s, simd);
     threadgroup uchar *ring = tg + gemv_bytes(p, is_float(T), simds) + simd * room;
     cursor ahead = begin;
-    copy_first<T>(ring, p, s, ahead, at, pieces, lane);
+    copy_first<T>(ring, single_slots(T), p, s, ahead, at, pieces, lane);
     // The loads are issued before the first of their values is needed.
     const bool runs = begins(step);
     const uint rows = second.rows;
@@ -91,7 +97,7 @@ static inline void gemv_single(thread product &p, uint room, device const pianol
             make_single<!is_float_type<T>::value>(in, slots, part, p, lane, simd, simds);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        gemv_copies<T>(ring, ahead, p, s, begin, at, pieces, in, slots, lane, simd);
+        gemv_copies<T>(ring, single_slots(T), ahead, p, s, begin, at, pieces, in, slots, lane, simd);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         add_up(slots, p, s, 0, true, before, tid, simds);
     }

@@ -17,7 +17,7 @@ func TestSingleGEMV(t *testing.T) {
 	for _, typ := range types() {
 		e := typed(t, typ, false)
 		elems, _ := typ.Block()
-		p := productOf{kernel: kernels.GEMV, t: typ, act: decl.ActQ8, layout: dtype.Tiled16, rows: 1, rowGroup: 1, ahead: 10240, single: true}
+		p := productOf{kernel: kernels.GEMV, t: typ, act: decl.ActQ8, layout: dtype.Tiled16, rows: 1, rowGroup: 1, ahead: 17408, single: true}
 		switch {
 		case typ == dtype.F16 || typ == dtype.BF16:
 			p.act, p.layout, p.stage, p.ahead = decl.ActF32, dtype.Rows, 4352, 8192

@@ -129,7 +129,7 @@ func matmul(k Kernel) Kernel {
 		k.Specs = append(k.Specs, constSingle)
 		k.Optional = append(k.Optional, "single")
 		k.Require = append(k.Require,
-			"!single || rows == 1 && in % 8 == 0 && ahead >= (weights == rows ? 8192 : 10240) && (output == store || output == add)",
+			"!single || rows == 1 && in % 8 == 0 && ahead >= (weights == rows ? 8192 : 17408) && (output == store || output == add)",
 			"!single || weights == tiled16 || (wtype == F16 || wtype == BF16) && in <= stage")
 	}
 	// The worker holds the input of every row, as float32 or as int8 with one scale per block,
