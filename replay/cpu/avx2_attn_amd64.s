@@ -49,7 +49,8 @@
 	ADD2(at, A, B, C)       \
 	VFMADD231PS Y15, Y14, C
 
-// SCALED is the body of a function. The number of columns n is a multiple of 8.
+// SCALED is the body of a function. The number of columns n is a multiple of 8. V is prefetched 4 KiB ahead,
+// as in avx512_attn_amd64.s.
 #define SCALED(GET, WEIGHT, ADD, PUT) \
 	MOVQ acc+0(FP), DI      \
 	MOVQ n+8(FP), R9        \
@@ -69,6 +70,7 @@ columns32: \
 	GET(64, Y2, Y6, Y10)    \
 	GET(96, Y3, Y7, Y11)    \
 row32: \
+	PREFETCHT0 4096(AX)     \
 	WEIGHT                  \
 	ADD(0, Y0, Y4, Y8)      \
 	ADD(16, Y1, Y5, Y9)     \
