@@ -158,7 +158,13 @@ func TestTraceCatches(t *testing.T) {
 	}{
 		{"a yield", runtime.Gosched, "Running to Runnable", ""},
 		{"a sleep", func() { time.Sleep(10 * time.Microsecond) }, "Running to Waiting: sleep", ""},
-		{"a wait", func() { go func() { gate <- true }(); <-gate }, "Running to Waiting: chan receive", ""},
+		{"a wait", func() {
+			go func() {
+				time.Sleep(10 * time.Millisecond) // the worker waits before there is a value
+				gate <- true
+			}()
+			<-gate
+		}, "Running to Waiting: chan receive", ""},
 		{"a collection", runtime.GC, "Running to ", "GC concurrent mark phase"},
 		{"another's collection", func() {
 			n := asked.Add(1)
