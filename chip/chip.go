@@ -108,8 +108,9 @@ type Chip struct {
 	// GEMVSingle selects the form of gemv for a single row, which loads its input at once. It is the
 	// least threadgroup memory in bytes of quantised products and of float products whose input is a
 	// norm. More than half of a multiprocessor's keeps it from running two threadgroups of such a
-	// product; a quantised one needs 139,264 for its weights and also its input. If GEMVSingle is 0, no
-	// product has this form. It needs GEMVAhead on a CUDA device.
+	// product; a quantised one needs 17,408 for the weights of each SIMD group, and its input. A product
+	// for which there is too little memory has the general form. If GEMVSingle is 0, all have it. It
+	// needs GEMVAhead on a CUDA device.
 	GEMVSingle int `json:"gemv_single"`
 
 	// AttnHeads is the largest number of heads, all with the same K and V, that a

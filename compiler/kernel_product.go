@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
@@ -228,7 +227,7 @@ func (a productArgs) single(l *lowering, group int) bool {
 		return false
 	case a.output != decl.OutputStore && a.output != decl.OutputAdd || a.input == decl.InputScaled:
 		return false
-	case uint64(c.GEMVThreads/c.SIMDWidth*a.singleAhead(l, group)+a.singleRest(c, group)) > c.ThreadgroupMemory:
+	case uint64(c.GEMVThreads/c.SIMDWidth*a.singleAhead(l, group)+a.singleRest(l, group)) > c.ThreadgroupMemory:
 		return false
 	case w.layout == dtype.Tiled16:
 		return slices.Contains(singleTypes, w.typ)
@@ -259,19 +258,19 @@ func (a productArgs) singleAhead(l *lowering, group int) int {
 	}
 	ahead += max(0, c.GEMVAhead-tileSlots)
 	if tiles || a.input == decl.InputNorm {
-		rest := max(c.GEMVSingle-a.singleRest(c, group), 0)
+		rest := max(c.GEMVSingle-a.singleRest(l, group), 0)
 		ahead = max(ahead, roundUp(ceil(rest, c.GEMVThreads/c.SIMDWidth), 16))
 	}
 	return ahead
 }
 
 // singleRest returns the threadgroup memory of the form for one row without that of weights.
-func (a productArgs) singleRest(c *chip.Chip, group int) int {
+func (a productArgs) singleRest(l *lowering, group int) int {
 	input := 4 * a.w.cols
 	if a.w.layout == dtype.Tiled16 {
 		input = a.w.cols + a.w.cols/8
 	}
-	return input + 2*c.GEMVThreads + 4*group
+	return input + 2*l.s.in.Chip.GEMVThreads + 4*group
 }
 
 // rows returns the number of rows that a command computes.
