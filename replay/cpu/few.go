@@ -91,6 +91,10 @@ func (k *gemmFew) run(w *worker, lo, hi int) {
 	if w.shared == nil {
 		k.prepare(w, 0, w.rows)
 	}
+	k.more(w, lo, hi)
+}
+
+func (k *gemmFew) more(w *worker, lo, hi int) {
 	products := float32s(w.scratch[(w.rows+2)*roundUp(4*k.in):][:4*fewGroup*fewPlaces])
 	for g := lo; g < hi; g++ {
 		if !k.multiply(w, products, g) {

@@ -244,11 +244,15 @@ func (k *gemmHalves) run(w *worker, lo, hi int) {
 	if w.shared == nil {
 		k.prepare(w, 0, w.rows)
 	}
+	k.more(w, lo, hi)
+}
+
+func (k *gemmHalves) more(w *worker, lo, hi int) {
 	if k.blocks != dtype.Invalid {
 		k.expand(w, lo, hi)
 		return
 	}
-	k.more(w, lo, hi)
+	k.matmul.more(w, lo, hi)
 }
 
 // expand computes the rows of W of groups lo to hi-1, each of which it converts to float16 first.
