@@ -190,8 +190,8 @@ func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
 // It adds the times of the commands that prefill, over all chunks, to prefill, and the times of the
 // commands of the program "head", or of "sample_head" after SetSampling with a sampler, to head.
 // prefill has one element for each command of the program that table.Table.Prefill returns for
-// len(ids): "prefill", or "prefill_few" for few tokens. The errors are those of Prompt, or report a
-// wrong length.
+// len(ids): "prefill", or "prefill_few" or "prefill_fewest" for few tokens. The errors are those of
+// Prompt, or report a wrong length.
 func (s *Session) ProfilePrompt(ctx context.Context, ids []int32, prefill, head []time.Duration) error {
 	return s.s.ProfilePrompt(ctx, ids, prefill, head)
 }

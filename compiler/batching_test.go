@@ -161,19 +161,42 @@ func TestRequestAhead(t *testing.T) {
 	in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "llama")), "h200", Options{Sequences: 40})
 	in.Chip.BatchFew, in.Chip.RequestAhead = true, 64<<10
 	tab := mustCompile(t, in)
-	got := map[decl.ID]uint32{}
+	got := map[uint32]bool{}
 	for i := range tab.Cmds {
-		switch c := &tab.Cmds[i]; c.Kernel {
-		case kernels.GEMMFew:
-			got[c.Kernel] = kernels.GEMMFewParamsOf(c).Ahead
-		case kernels.GEMMHalves:
-			got[c.Kernel] = kernels.GEMMHalvesParamsOf(c).Ahead
+		if c := &tab.Cmds[i]; c.Kernel == kernels.GEMMHalves {
+			got[kernels.GEMMHalvesParamsOf(c).Ahead] = true
 		}
 	}
-	// Of float16, 32 rows of 1024 columns in 8 segments, and 128 rows of 256 columns, are 64 KiB. A segment
-	// of gemm_few would have 128 columns, less than a block.
-	if want := map[decl.ID]uint32{kernels.GEMMFew: 0, kernels.GEMMHalves: 256}; !reflect.DeepEqual(got, want) {
+	// Of float16, 128 rows of 256 columns are 64 KiB.
+	if want := map[uint32]bool{256: true}; !reflect.DeepEqual(got, want) {
 		t.Errorf("columns ahead: %v, want %v", got, want)
+	}
+}
+
+// TestFewEarly checks which products copy weights before their input is ready: those that have at most 8 rows.
+func TestFewEarly(t *testing.T) {
+	in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "llama")), "h200", Options{Sequences: 40})
+	tab := mustCompile(t, in)
+	seen := map[uint32]bool{}
+	for _, p := range tab.Programs {
+		for i := p.First; i < p.First+p.Count; i++ {
+			c := &tab.Cmds[i]
+			if c.Kernel != kernels.GEMMFew {
+				continue
+			}
+			early := kernels.GEMMFewParamsOf(c).Early
+			seen[early] = true
+			want := uint32(0)
+			if p.MaxRows <= 8 {
+				want = uint32(decl.FewRows(int(p.MaxRows)))
+			}
+			if early != want {
+				t.Errorf("%s, %d rows: early %d", p.Name, p.MaxRows, early)
+			}
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("early has the values %v only", seen)
 	}
 }
 

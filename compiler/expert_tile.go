@@ -4,7 +4,6 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
-	"github.com/pianola-engine/pianola/table"
 )
 
 // expertRowsArgs holds the arguments of expert_rows: out[0] becomes the list of the products of a chunk
@@ -125,7 +124,7 @@ func (a expertTileArgs) shape(l *lowering) halvesShape {
 // unless the table is for batching, whose programs all have the same arithmetic.
 func (s *state) groupExperts() error {
 	for _, p := range s.programs {
-		if !p.wide || p.name == table.ProgramPrefillFew && s.warpgroups() && !s.in.Options.Batching {
+		if !p.wide || p.short() && s.warpgroups() && !s.in.Options.Batching {
 			continue
 		}
 		var list *node   // sorts the products

@@ -118,7 +118,7 @@ func TestGroupedExperts(t *testing.T) {
 		{"m4-pro", Options{Exact: true}, []string{table.ProgramPrefill}},
 		{"h200", Options{}, []string{table.ProgramPrefill}},
 		{"h200", Options{Exact: true}, nil},
-		{"h200", Options{Batching: true}, []string{table.ProgramDecode, table.ProgramPrefill, table.ProgramPrefillFew, table.ProgramSample}},
+		{"h200", Options{Batching: true}, []string{table.ProgramDecode, table.ProgramPrefill, table.ProgramPrefillFew, table.ProgramPrefillFewest, table.ProgramSample}},
 	} {
 		tab, err := Compile(input(t, path, test.chip, test.options))
 		if err != nil {

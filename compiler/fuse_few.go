@@ -44,6 +44,9 @@ func (f *fewForm) lower(l *lowering, p *kernels.GEMMFewParams) {
 	l.bind(kernels.GEMMFewBindParts, out[1])
 }
 
+// forms reports whether products of gemm_few have forms, which programs of few rows use.
+func (s *state) forms() bool { return !s.in.Options.NoFuse && s.warpgroups() }
+
 // fuseFew fuses what add_rmsnorm_halves and halves compute between products of gemm_few into the products, in
 // programs of a few rows. A command of these takes longer to begin and to wait for the one before than to
 // compute. The bits are the same, so programs of more rows keep the commands.
@@ -97,7 +100,7 @@ func (p *program) fuseFewGated(i int, product halvesProductArgs, a halvesArgs) {
 // are a number in each row.
 func (p *program) scaled(i int, out operand, n, parts int, norm addNormArgs) []operand {
 	at := p.nodes[i+1]
-	rows := p.value(at.label()+".scaled", roundUp(ceil(n*formRows, p.rows), 4)).all()
+	rows := p.value(at.label()+".scaled", roundUp(ceil(n*decl.FewRows(p.rows), p.rows), 4)).all()
 	sums := p.value(at.label()+".parts", parts).all()
 	p.splice(i+1, 1)
 	for _, r := range p.halvesReaders(i+1, out) {
@@ -121,8 +124,8 @@ func (p *program) halvesReaders(i int, x operand) []*node {
 }
 
 // scales reports whether the products from index i on, whose input is x, are to read rows of float32. They copy more
-// bytes than rows of float16 for each byte of W, so the products of large quantised matrices would take longer
-// than the command that they save (docs/rationale/kernels.md).
+// bytes than rows of float16 for each byte of W, so the products of large quantised matrices would take as long as
+// the command that they save, or longer (docs/rationale/kernels.md).
 func (p *program) scales(i int, x operand) bool {
 	for _, n := range p.halvesReaders(i, x) {
 		w := n.args.(halvesProductArgs).w

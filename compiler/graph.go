@@ -32,6 +32,11 @@ func (s *state) graph() error {
 		if err := s.bodyInto(s.newProgram(table.ProgramPrefillFew, few, true, 0), x); err != nil {
 			return err
 		}
+		if few > formRows && s.forms() {
+			if err := s.bodyInto(s.newProgram(table.ProgramPrefillFewest, formRows, true, 0), x); err != nil {
+				return err
+			}
+		}
 	}
 
 	if err := s.head(s.newProgram(table.ProgramHead, 1, false, table.FlagChooses|table.FlagReadsRow), x, true, s.argmax); err != nil {

@@ -102,6 +102,11 @@ type program struct {
 	wide  bool
 }
 
+// short reports whether the program prefills a short chunk.
+func (p *program) short() bool {
+	return p.name == table.ProgramPrefillFew || p.name == table.ProgramPrefillFewest
+}
+
 // layerPlan holds the plan of one layer.
 type layerPlan struct {
 	index            int

@@ -6,7 +6,6 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
-	"github.com/pianola-engine/pianola/table"
 )
 
 // halvesArgs holds the arguments of halves, which converts the input of a product to float16 in
@@ -130,7 +129,7 @@ func (s *state) few(p *program, w *weight) bool {
 	if s.in.Options.Batching {
 		return s.segments() && (p.rows <= fewRows || p.rows <= 2*fewRows && w.typ.Quantized())
 	}
-	return p.name == table.ProgramPrefillFew && s.warpgroups()
+	return p.short() && s.warpgroups()
 }
 
 // segments reports whether gemm_halves adds the sums of segments of the columns, as gemm_few does, which
@@ -143,7 +142,6 @@ const (
 	warpgroupThreads = 384 // threads of a threadgroup of gemm_halves with warpgroup matrix instructions
 	fewThreads       = 256 // threads of a threadgroup of gemm_few
 	fewRows          = 32  // rows of W and most rows of x of a threadgroup of gemm_few; it has twice as many in the wide form
-	fewSegments      = 8   // segments of the columns that it divides among its SIMD groups
 	halvesGroup      = 128 // rows of W that a threadgroup of warpgroups computes
 	// halvesConstant is the part of such a threadgroup's time that does not depend on its shape. Its
 	// unit is the time of one product for each column.
@@ -191,12 +189,10 @@ func (a halvesProductArgs) lower(l *lowering) {
 	l.set(kernels.GEMMHalvesSpecAct, a.act)
 	l.set(kernels.GEMMHalvesSpecWeights, uint32(a.w.layout))
 	if a.few {
-		rows := fewRows
 		if a.wide(l) {
-			rows = 2 * fewRows
 			l.flag(kernels.GEMMFewSpecWide, true)
 		}
-		p := kernels.GEMMFewParams{In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Ahead: a.ahead(l, rows, fewSegments)}
+		p := kernels.GEMMFewParams{In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Early: a.early(l), Threadgroups: a.threadgroups(l)}
 		a.form.lower(l, &p)
 		p.Put(&l.cmd)
 		return
@@ -208,7 +204,7 @@ func (a halvesProductArgs) lower(l *lowering) {
 		Spread: uint32(shape.spread), Cluster: uint32(shape.cluster),
 	}
 	if shape.cluster == 0 {
-		params.Ahead = a.ahead(l, halvesGroup, 1)
+		params.Ahead = a.ahead(l)
 	}
 	params.Put(&l.cmd)
 }
@@ -241,12 +237,34 @@ func (a halvesProductArgs) fewTime(l *lowering, group int) float64 {
 	return max(math.Ceil(groups/cores)*one, 2*groups/cores*bytes/fewBytes)
 }
 
-// ahead returns the number of columns of a segment that a threadgroup of rows rows of W requests before its
-// input is ready: those of the chip's number of bytes, in whole blocks of the largest size.
-func (a halvesProductArgs) ahead(l *lowering, rows, segments int) uint32 {
+// early returns the number of places for the rows of a program of gemm_few with forms, else 0.
+func (a halvesProductArgs) early(l *lowering) uint32 {
+	if l.p.rows > formRows {
+		return 0
+	}
+	return uint32(decl.FewRows(l.p.rows))
+}
+
+// threadgroups returns the number of threadgroups of gemm_few that run at once, if there are more rows of W than
+// they compute at once in a program with forms, else 0. What a threadgroup does before its first product takes as
+// long as the products of 32 rows.
+func (a halvesProductArgs) threadgroups(l *lowering) uint32 {
+	running := l.s.in.Chip.Cores
+	if a.w.typ.Quantized() {
+		running *= 2
+	}
+	if l.p.rows > formRows || ceil(a.w.rows, fewRows) <= running {
+		return 0
+	}
+	return uint32(running)
+}
+
+// ahead returns the number of columns that a threadgroup of gemm_halves requests before its input is ready: those
+// of the chip's number of bytes, in whole blocks of the largest size.
+func (a halvesProductArgs) ahead(l *lowering) uint32 {
 	const block = 256
-	bytes, _ := a.w.typ.Bytes(uint64(rows * block))
-	return uint32(l.s.in.Chip.RequestAhead / (int(bytes) * segments) * block)
+	bytes, _ := a.w.typ.Bytes(halvesGroup * block)
+	return uint32(l.s.in.Chip.RequestAhead / int(bytes) * block)
 }
 
 // halvesShape is the work of a threadgroup of gemm_halves.

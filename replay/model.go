@@ -78,8 +78,8 @@ type Model struct {
 
 // programs are the indices of the table's programs, -1 for a program that the table lacks.
 type programs struct {
-	decode, prefill, prefillFew, head, logits, hidden, verify int
-	sample, sampleHead, ranked, rankedHead                    int
+	decode, prefill, prefillFew, prefillFewest, head, logits, hidden, verify int
+	sample, sampleHead, ranked, rankedHead                                   int
 }
 
 // find sets the indices. Each program must have the flags that its use relies on.
@@ -94,6 +94,7 @@ func (p *programs) find(t *table.Table) error {
 		{table.ProgramDecode, &p.decode, table.FlagChooses, true},
 		{table.ProgramPrefill, &p.prefill, 0, true},
 		{table.ProgramPrefillFew, &p.prefillFew, 0, false},
+		{table.ProgramPrefillFewest, &p.prefillFewest, 0, false},
 		{table.ProgramHead, &p.head, head, true},
 		{table.ProgramLogits, &p.logits, table.FlagReadsRow, false},
 		{table.ProgramHidden, &p.hidden, table.FlagReadsRow, false},

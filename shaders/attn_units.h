@@ -27,21 +27,21 @@ struct halves_place {
     device uchar *to; // null if the results are float32
     uint row, column; // of the first pair's first element
     uint columns;     // of a row
-    uint blocks;      // blocks of 8 rows in the order of gemm_few, or 0 for rows one after the other
+    uint places;      // of rows in the order of gemm_few, or 0 for rows one after the other
 };
 
 // halves_place_of returns the place of the results from a row and head on, of rows of heads of d elements.
 static inline halves_place halves_place_of(device uchar *to, uint row, uint rows, uint head, uint heads, uint d, bool few) {
-    return {to, row, head * d, heads * d, few ? few_blocks(rows) : 0};
+    return {to, row, head * d, heads * d, few ? few_places(rows) : 0};
 }
 
 // put_two writes two elements of a row of the results; column is even. put_unit writes the row's unit.
 static inline void put_two(thread const halves_place &h, uint row, uint column, float2 v) {
-    const ulong at = h.blocks != 0 ? few_place(column / 4, row, h.blocks) + column % 4 * 2 : row * ulong(halves_bytes(h.columns, 1)) + 2 * column;
+    const ulong at = h.places != 0 ? few_place(column / 4, row, h.places) + column % 4 * 2 : row * ulong(halves_bytes(h.columns, 1)) + 2 * column;
     *(device uint *)(h.to + at) = as_type<uint>(half2(v));
 }
 static inline void put_unit(thread const halves_place &h, uint row) {
-    const ulong at = h.blocks != 0 ? ulong(h.columns) * 16 * h.blocks + 4 * row : row * ulong(halves_bytes(h.columns, 1)) + 2 * h.columns;
+    const ulong at = h.places != 0 ? ulong(h.columns) * 2 * h.places + 4 * row : row * ulong(halves_bytes(h.columns, 1)) + 2 * h.columns;
     *(device float *)(h.to + at) = 1.0f;
 }
 

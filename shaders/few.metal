@@ -7,7 +7,11 @@
 // weights and of the input, several stages ahead. In a tile, quantised weights and the input are runs of
 // bytes that Hopper's copy unit copies by itself; its time depends on the number of runs, so the kernel
 // halves writes the input in the order in which this kernel reads it. Rows of float weights are short runs:
-// the lanes copy them.
+// the lanes copy them. If a command has up to 8 rows of x, the first stages of the weights are copied before its
+// input is ready.
+//
+// Rows of x are padded to a power of two. Products are made with 8 at once, so with fewer places several columns
+// of the operand are the same row, and their results are not used.
 //
 // The lanes hold 32 rows of W at a time as operands of multiply_halves, lane 4g+t for rows g and g+8 of 16
 // and columns 4t to 4t+3 of 16: with 8 values of g and two products a lane has four rows of W. In layout
@@ -19,71 +23,8 @@
 // residual stream. Both write float32 in the order of this kernel, and for each row what the next product
 // needs to convert it to float16: the largest magnitudes of parts of the columns and, for add_scaled, sums of
 // squares. With the input scaled, each threadgroup adds these first, and the lanes round what they have copied.
-#include "chunks.h"
+#include "few.h"
 #include "multiply.h"
-
-// PIANOLA_FEW_OUT is the number of rows of W that the lanes hold at a time. A threadgroup has Wide times as
-// many rows of W, and at most as many rows of x; Wide is 1 or 2.
-#define PIANOLA_FEW_OUT 32
-
-// PIANOLA_FEW_COLUMNS is the number of columns of a tile.
-#define PIANOLA_FEW_COLUMNS 32
-
-// PIANOLA_FEW_BLOCK is the size in bytes of the part of a tile of the input that consists of 8 rows. Float32
-// take twice that: 16 bytes of each lane for the first 16 columns, then 16 for the others.
-#define PIANOLA_FEW_BLOCK 512
-
-// PIANOLA_FEW_FACTORS is the offset of a SIMD group's few_factors in its 64 bytes for barriers.
-#define PIANOLA_FEW_FACTORS 48
-
-// few_head returns the size of the head of a quantisation block in layout Tiled16: the scales of all its
-// tiles, but for those that stand beside the quants of their tile.
-static inline uint few_head(uint type) {
-    const tile_form f = tile_form_of(type);
-    return f.tiles == 1 ? 0 : has_scales(type) && f.scales_step == f.quants_step ? f.scales : f.quants;
-}
-
-// few_step returns the distance in bytes between the tiles of a strip.
-static inline uint few_step(uint type) {
-    const tile_form f = tile_form_of(type);
-    return f.tiles == 1 ? f.bytes : f.quants_step;
-}
-
-// few_stage describes a stage of 8*N rows of x: the weights, in layout Tiled16 strips of a head and tiles, in
-// layout Rows 32 rows of 128 bytes; then the input. PIANOLA_FEW_RING is the size of a SIMD group's ring. Two
-// threadgroups with small rings fit in a multiprocessor. Behind the rings of all SIMD groups there are 64
-// bytes for the barriers of each.
-#define PIANOLA_FEW_RING(large) ((large) ? 25600 : 14336 - 64)
-template <uint T, uint N, uint Wide, bool Scaled>
-struct few_stage {
-    enum : uint {
-        floats = T <= PIANOLA_WTYPE_BF16 ? 1 : 0,
-        block = (Scaled ? 2 : 1) * PIANOLA_FEW_BLOCK,
-        ring = PIANOLA_FEW_RING(floats != 0 || Wide == 2),
-        strips = Wide * PIANOLA_FEW_OUT / 16,
-    };
-    static inline uint strip(uint tiles) { return few_head(T) + tiles * few_step(T); }
-    static inline uint weights(uint tiles) { return floats != 0 ? 64 * PIANOLA_FEW_OUT * tiles : strips * strip(tiles); }
-    static inline uint bytes(uint tiles) { return weights(tiles) + tiles * N * block; }
-    // tiles returns the number of tiles of a stage: 4 if the ring has room for two such stages, else 2.
-    // Float weights always have 2, a whole row of threadgroup memory's banks.
-    static inline uint tiles() { return floats == 0 && ring / bytes(4) >= 2 ? 4 : 2; }
-    static inline uint count() { return min(ring / bytes(tiles()), 5u); }
-};
-
-// few_part is the share of a SIMD group: tiles from first to last-1 of the threadgroup's rows of W, and its
-// ring.
-struct few_part {
-    uint first, last;
-    threadgroup uchar *ring;
-    device const uchar *w; // quantised weights: the first strip
-    uint strip;            // the distance from a strip to the next
-    uint strips;           // their number
-    uint apart;            // rows of W that are left out between the first 16 and the next
-};
-
-// few_of returns row r of the 32 of a threadgroup, counted from its first.
-static inline uint few_of(uint r, uint apart) { return r < 16 ? r : r + apart; }
 
 // few_form is what gemm_few computes besides the product of rows of float16. output and activation are
 // constants.
@@ -99,111 +40,11 @@ struct few_form {
     float delta_scale;        // factor of the product
 };
 
-// few_factors convert a row of float32 to float16, and back.
+// few_factors convert a row of float32 to float16, and back. The factor is the scale of its norm times the inverse
+// of the unit, a power of two.
 struct few_factors {
-    float scale, inverse, unit;
+    float factor, unit;
 };
-
-// few_input is a threadgroup's part of the input: its blocks of the first tile, the distance in bytes from
-// a tile to the next, and the units of its rows if they are float16.
-struct few_input {
-    device const uchar *x;
-    uint step;
-    device const float *units;
-};
-
-// copy_run starts to copy bytes, a multiple of 16. All lanes call it.
-static inline void copy_run(threadgroup uchar *to, device const uchar *from, uint bytes, uint barrier, uint lane) {
-#ifdef PIANOLA_WARPGROUPS
-    if (lane == 0) {
-        metal::shim::copy_bytes(metal::shim::shared_address(to), from, bytes, barrier);
-    }
-#else
-    (void)barrier;
-    for (uint i = 16 * lane; i < bytes; i += 512) {
-        copy_piece(to + i, from + i, true);
-    }
-#endif
-}
-
-// few_piece returns the offset of a row's piece of 8 columns in float weights. Pieces are permuted, so
-// that the words that eight lanes read at once lie in different banks.
-static inline uint few_piece(uint row, uint piece) { return row * PIANOLA_CHUNK_BYTES + (piece ^ row % 4 * 2) * 16; }
-
-// few_share returns the share of a SIMD group. Neighbouring segments may be empty.
-template <uint T, uint N, uint Wide, bool Scaled>
-static inline few_part few_share(thread const halves_product &p, uint apart, threadgroup uchar *tg, uint simd) {
-    const uint segment = segment_columns(p.in) / PIANOLA_FEW_COLUMNS;
-    const uint tiles = (p.in + PIANOLA_FEW_COLUMNS - 1) / PIANOLA_FEW_COLUMNS;
-    few_part part = {min(simd * segment, tiles), min((simd + 1) * segment, tiles), tg + simd * few_stage<T, N, Wide, Scaled>::ring, p.w, 0, 0, apart};
-    if (few_stage<T, N, Wide, Scaled>::floats == 0) {
-        const ulong strip = strip_bytes(T, p.in, T);
-        part.w += p.low / 16 * strip;
-        part.strip = uint(strip) * (1 + apart / 16);
-        part.strips = (p.out - p.low) / 16;
-    }
-    return part;
-}
-
-// fill_few starts to copy a stage, the tiles from first to last-1. Rows and strips of W past the last repeat
-// another; their results are not written.
-template <uint T, uint N, uint Wide, bool Scaled>
-static inline void fill_few(threadgroup uchar *to, uint barrier, thread const few_part &part, thread const halves_product &p, thread const few_input &input, uint first, uint last, uint lane) {
-    typedef few_stage<T, N, Wide, Scaled> S;
-    const uint tiles = last - first;
-#ifdef PIANOLA_WARPGROUPS
-    if (lane == 0) {
-        metal::shim::barrier_expect(barrier, tiles * N * S::block + (S::floats != 0 ? 0 : S::strips * S::strip(tiles)));
-    }
-#endif
-    if (S::floats != 0) {
-        const uint piece = lane % 8;
-        const uint column = first * PIANOLA_FEW_COLUMNS + 8 * piece;
-        PIANOLA_UNROLL
-        for (uint k = 0; k < PIANOLA_FEW_OUT / 4; k++) {
-            const uint r = 4 * k + lane / 8;
-            // A piece past the end is not read, but its address must be valid.
-            const ulong at = ulong(min(p.low + r + (N == 1 && k >= 4 ? part.apart : 0), p.out - 1)) * p.in + min(column, p.in - 8);
-            copy_piece(to + few_piece(r, piece), p.w + 2 * at, column < p.in);
-        }
-    } else {
-        const tile_form f = tile_form_of(T);
-        device const uchar *block = part.w + ulong(first / f.tiles) * f.bytes;
-        PIANOLA_UNROLL
-        for (uint i = 0; i < S::strips; i++) {
-            threadgroup uchar *strip = to + i * S::strip(S::tiles());
-            device const uchar *from = block + ulong(i < part.strips ? i : 0) * part.strip;
-            if (few_head(T) != 0) {
-                copy_run(strip, from, few_head(T), barrier, lane);
-            }
-            copy_run(strip + few_head(T), from + few_head(T) + first % f.tiles * few_step(T), tiles * few_step(T), barrier, lane);
-        }
-    }
-    threadgroup uchar *x = to + S::weights(S::tiles());
-    if (N < 4 || input.step == N * PIANOLA_FEW_BLOCK) {
-        copy_run(x, input.x + ulong(first) * N * S::block, tiles * N * S::block, barrier, lane);
-        return;
-    }
-    for (uint k = 0; k < tiles; k++) { // other threadgroups compute the other blocks of a tile
-        copy_run(x + k * N * PIANOLA_FEW_BLOCK, input.x + ulong(first + k) * input.step, N * PIANOLA_FEW_BLOCK, barrier, lane);
-    }
-}
-
-#ifdef PIANOLA_WARPGROUPS
-// request_few requests the first columns of a SIMD group's share of the weights before the input is ready,
-// so that they are in the L2 cache when they are copied.
-template <uint T, uint Wide>
-static inline void request_few(thread const halves_product &p, uint apart, uint columns, uint lane, uint simd) {
-    const uint segment = segment_columns(p.in);
-    const uint first = simd * segment;
-    const uint last = first + min(columns, segment);
-    if (T <= PIANOLA_WTYPE_BF16) {
-        request_row(p, p.low + few_of(lane, apart), first, last);
-    } else if (lane < 2 * Wide) {
-        request_strip<T>(p, (p.low + few_of(16 * lane, apart)) / 16, first, last);
-    }
-}
-#endif
 
 // few_sums are a lane's sums: for each 32 rows of W of two products with each of N blocks of 8 rows of x.
 template <uint N, uint Wide>
@@ -280,17 +121,36 @@ static inline few_weights few_quants(threadgroup const uchar *strips, uint k, ui
     return w;
 }
 
-// few_halves returns a lane's 8 elements of a block of float32 as float16.
-static inline uint4 few_halves(threadgroup const uchar *block, few_factors f, uint lane) {
-    const float4 low = *(threadgroup const float4 *)(block + 16 * lane) * f.scale * f.inverse;
-    const float4 high = *(threadgroup const float4 *)(block + PIANOLA_FEW_BLOCK + 16 * lane) * f.scale * f.inverse;
+// few_own is a lane's part of a tile of the input: its offset in 8 rows of float16, the size of a tile of float16,
+// and the factor that converts a scaled input, see few_factors.
+struct few_own {
+    uint at, size;
+    float factor;
+};
+
+// few_halves returns a lane's 8 elements of a tile of float32 as float16.
+static inline uint4 few_halves(threadgroup const uchar *tile, few_own own) {
+    const float4 low = *(threadgroup const float4 *)(tile + own.at) * own.factor;
+    const float4 high = *(threadgroup const float4 *)(tile + own.size + own.at) * own.factor;
     return uint4(as_type<uint2>(half4(low)), as_type<uint2>(half4(high)));
 }
 
-// multiply_few adds the products of tile k of a stage that begins with tile first. f is for the lane's row of a
-// scaled input.
-template <uint T, uint N, uint Wide, bool Scaled>
-static inline void multiply_few(thread few_sums<N, Wide> &sums, threadgroup const uchar *at, few_factors f, uint k, uint first, uint lane) {
+// convert_stage converts the input of a stage from float32 to float16. Each element is converted once; with fewer
+// than 8 places, several lanes need it.
+static inline void convert_stage(threadgroup uchar *to, threadgroup const uchar *from, few_own own, uint tiles, uint lane) {
+    const uint row = own.size / 16; // vectors of 16 columns of all rows, a power of two
+    _Pragma("clang loop unroll(disable)")
+    for (uint i = lane; i < tiles * 2 * row; i += 32) {
+        const half4 v = half4(((threadgroup const float4 *)from)[i] * own.factor);
+        *(threadgroup uint2 *)(to + (i & 0u - 2 * row) * 8 + (i & row - 1) * 16 + ((i & row) != 0 ? 8 : 0)) = as_type<uint2>(v);
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// multiply_few adds the products of tile k of a stage that begins with tile first. x is the input of the stage,
+// float32 if scaled.
+template <uint T, uint N, uint Wide, bool Scaled, bool Floats>
+static inline void multiply_few(thread few_sums<N, Wide> &sums, threadgroup const uchar *at, threadgroup const uchar *x, few_own own, uint k, uint first, uint lane) {
     typedef few_stage<T, N, Wide, Scaled> S;
     few_weights w[Wide];
     PIANOLA_UNROLL
@@ -303,13 +163,13 @@ static inline void multiply_few(thread few_sums<N, Wide> &sums, threadgroup cons
     }
     PIANOLA_UNROLL
     for (uint n = 0; n < N; n++) {
-        threadgroup const uchar *block = at + S::weights(S::tiles()) + (k * N + n) * S::block;
-        const uint4 x = Scaled ? few_halves(block, f, lane) : *(threadgroup const uint4 *)(block + 16 * lane);
+        threadgroup const uchar *block = x + k * (Floats ? 2 : 1) * own.size + n * PIANOLA_FEW_BLOCK;
+        const uint4 b = Floats ? few_halves(block, own) : *(threadgroup const uint4 *)(block + own.at);
         PIANOLA_UNROLL
         for (uint i = 0; i < 2 * Wide; i++) {
             thread const few_weights &v = w[i / 2];
-            multiply_halves(sums.of[i][n], uint4(v.of[i % 2 * 2].xy, v.of[i % 2 * 2 + 1].xy), x.xy, lane);
-            multiply_halves(sums.of[i][n], uint4(v.of[i % 2 * 2].zw, v.of[i % 2 * 2 + 1].zw), x.zw, lane);
+            multiply_halves(sums.of[i][n], uint4(v.of[i % 2 * 2].xy, v.of[i % 2 * 2 + 1].xy), b.xy, lane);
+            multiply_halves(sums.of[i][n], uint4(v.of[i % 2 * 2].zw, v.of[i % 2 * 2 + 1].zw), b.zw, lane);
         }
     }
 }
@@ -322,12 +182,19 @@ static inline uint few_row(uint i, uint k, uint lane) {
     return i / 2 * PIANOLA_FEW_OUT + (is_float(T) ? g + i % 2 * 16 + 8 * k : g / 4 * 16 + g % 4 * 4 + i % 2 * 2 + k);
 }
 
+// few_exchange returns the place of the sums: where they are exchanged while the rings are filled, behind the barriers.
+template <uint T, uint N, uint Wide>
+static inline threadgroup uchar *few_exchange(threadgroup uchar *tg) {
+    typedef few_stage<T, N, Wide, false> S;
+    return S::apart != 0 ? tg + PIANOLA_SIMDS * (S::ring + 64) : tg;
+}
+
 // add_few adds the sums of all SIMD groups, the first one's first, and writes the results. Each SIMD group
 // takes some of the products with a block of 8 rows of x. units are those of a lane's two rows in the first.
 template <uint T, uint N, uint Wide>
 static inline void add_few(thread const few_sums<N, Wide> &sums, thread const halves_product &p, thread const few_input &input, float2 units, threadgroup uchar *tg, uint lane, uint simd) {
-    threadgroup float4 *all = (threadgroup float4 *)tg;
-    threadgroup_barrier(mem_flags::mem_threadgroup); // the rings are no longer used
+    threadgroup float4 *all = (threadgroup float4 *)few_exchange<T, N, Wide>(tg);
+    threadgroup_barrier(mem_flags::mem_threadgroup); // the rings or the place of the sums are no longer used
     PIANOLA_UNROLL
     for (uint i = 0; i < 2 * Wide; i++) {
         PIANOLA_UNROLL
@@ -389,7 +256,7 @@ static inline few_factors few_factors_of(thread const few_reduced &d, thread con
         scale = precise::rsqrt(simd_sum(sum) / float(in) + form.eps) * or_one(form.scale);
     }
     const float unit = unit_of(simd_max(max(max(most.x, most.y), max(most.z, most.w))) * scale);
-    return {scale, as_type<float>((254u << 23) - as_type<uint>(unit)), unit};
+    return {scale * as_type<float>((254u << 23) - as_type<uint>(unit)), unit};
 }
 
 // few_at returns the place of the factors of a row.
@@ -402,7 +269,7 @@ struct few_vector {
 };
 
 // few_place4 returns the index of a vector of a row of float32 in the order of gemm_few, for up to 8 rows.
-static inline ulong few_place4(uint vector, uint row) { return ulong(vector / 8) * 64 + vector / 4 % 2 * 32 + row * 4 + vector % 4; }
+static inline ulong few_place4(uint vector, uint row, uint places) { return (ulong(vector / 4) * places + row) * 4 + vector % 4; }
 
 // begin_vector loads a thread's vector.
 static inline few_vector begin_vector(thread const few_form &form, thread const halves_product &p, uint tid) {
@@ -418,9 +285,8 @@ static inline few_vector begin_vector(thread const few_form &form, thread const 
 // threadgroup memory: 32 for each row. unit is that of the thread's row, few_row_of.
 template <uint T, uint N, uint Wide>
 static inline threadgroup float *few_results(thread const few_sums<N, Wide> &sums, thread const halves_product &p, thread const few_form &form, float unit, threadgroup uchar *tg, uint lane, uint simd) {
-    threadgroup float *all = (threadgroup float *)tg;
+    threadgroup float *all = (threadgroup float *)few_exchange<T, N, Wide>(tg);
     threadgroup float *results = all + 2 * PIANOLA_SIMDS * 32 * 4;
-    threadgroup_barrier(mem_flags::mem_threadgroup); // the rings are no longer used
     PIANOLA_UNROLL
     for (uint i = 0; i < 2; i++) {
         ((threadgroup float4 *)all)[(i * PIANOLA_SIMDS + simd) * 32 + lane] = sums.of[i][0];
@@ -455,7 +321,7 @@ static inline void put_gated(threadgroup const float *results, thread const halv
         return;
     }
     const uint at = p.low + column;
-    form.scaled[4 * few_place4(at / 4, r) + at % 4] = v;
+    form.scaled[4 * few_place4(at / 4, r, few_places(p.last)) + at % 4] = v;
     if (column == 0) {
         form.parts[ulong(r) * (p.out / 32) + p.low / 16] = both;
     }
@@ -478,7 +344,7 @@ static inline void put_scaled(threadgroup const float *results, thread const hal
         return;
     }
     ((device float4 *)(p.y + ulong(r) * p.y_stride))[vector] = x;
-    ((device float4 *)form.scaled)[few_place4(vector, r)] = scaled;
+    ((device float4 *)form.scaled)[few_place4(vector, r, few_places(p.last))] = scaled;
     if (tid % 8 == 0) {
         device float *parts = form.parts + ulong(r) * 2 * (p.out / 32) + p.low / 32;
         parts[0] = most;
@@ -497,47 +363,40 @@ static inline void few_end(thread const few_sums<N, Wide> &sums, thread const ha
     }
 }
 
-// wait_few waits until all but the last stages are complete that the lanes have copied.
-static inline void wait_few(uint left) {
-    switch (left) {
-    case 4: wait_stage<4>(); break;
-    case 3: wait_stage<3>(); break;
-    case 2: wait_stage<2>(); break;
-    default: wait_stage<1>();
-    }
-}
-
-// few_ring is a SIMD group's place in its ring.
-struct few_ring {
-    uint at, phase; // stage, and the parity of the number of rounds
-};
-
-static inline void few_next(thread few_ring &r, uint count) {
-    r.at++;
-    if (r.at == count) {
-        r.at = 0;
-        r.phase ^= 1;
-    }
-}
-
-// few_begin starts to copy the stage that begins with tile first, if there is one, and returns the first
-// tile of the next. Stages begin at multiples of the number of their tiles.
+// multiply_stage adds the products of the tiles of a stage from first to last-1. For up to 8 rows a tile consists
+// of short chains of operations, so the tiles of a whole stage are written one after the other: the loads of one
+// are then issued among the operations of another.
 template <uint T, uint N, uint Wide, bool Scaled>
-static inline uint few_begin(thread few_ring &r, uint barriers, thread const few_part &part, thread const halves_product &p, thread const few_input &input, uint first, uint lane) {
+static inline void multiply_stage(thread few_sums<N, Wide> &sums, threadgroup uchar *at, uint size, few_own own, uint first, uint last, uint lane) {
     typedef few_stage<T, N, Wide, Scaled> S;
-    const uint next = min((first / S::tiles() + 1) * S::tiles(), part.last);
-    if (first < part.last) {
-        fill_few<T, N, Wide, Scaled>(part.ring + r.at * S::bytes(S::tiles()), barriers + 8 * r.at, part, p, input, first, next, lane);
-        few_next(r, S::count());
+    threadgroup uchar *x = at + S::weights(S::tiles());
+    if (Scaled && own.size < PIANOLA_FEW_BLOCK) {
+        threadgroup uchar *halves = at + size - S::tiles() * own.size; // at the end of the stage
+        convert_stage(halves, x, own, last - first, lane);
+        x = halves;
+    } else if (Scaled) {
+        _Pragma("clang loop unroll(disable)")
+        for (uint k = 0; k < last - first; k++) {
+            multiply_few<T, N, Wide, Scaled, true>(sums, at, x, own, k, first, lane);
+        }
+        return;
     }
-    commit_stage();
-    return next;
+    if (S::apart != 0 && S::floats == 0 && last - first == S::tiles()) {
+        PIANOLA_UNROLL
+        for (uint k = 0; k < S::tiles(); k++) {
+            multiply_few<T, N, Wide, Scaled, false>(sums, at, x, own, k, first, lane);
+        }
+        return;
+    }
+    for (uint k = 0; k < last - first; k++) {
+        multiply_few<T, N, Wide, Scaled, false>(sums, at, x, own, k, first, lane);
+    }
 }
 
 // gemm_few_of multiplies up to 8*N rows of x. Only up to 8 rows, and 32 rows of W, have other forms than rows of
 // float16 whose product is stored.
 template <uint T, uint N, uint Wide, bool Scaled>
-static inline void gemm_few_of(thread const halves_product &p, thread const few_input &input, thread const few_form &form, threadgroup uchar *tg, uint lane, uint simd) {
+static inline void gemm_few_of(thread const few_start &start, thread const halves_product &p, thread const few_input &input, thread const few_form &form, threadgroup uchar *tg, uint lane, uint simd) {
     typedef few_stage<T, N, Wide, Scaled> S;
     const bool stored = N > 1 || Wide > 1 || form.output == PIANOLA_OUTPUT_STORE;
     // What does not depend on the sums is loaded before they are computed: the units of the rows whose results
@@ -552,116 +411,155 @@ static inline void gemm_few_of(thread const halves_product &p, thread const few_
         units = float2(input.units[min(r, p.last - 1)], input.units[min(r + 1, p.last - 1)]);
     }
     few_vector vector;
-    if (N == 1 && Wide == 1) {
+    if (S::apart != 0) {
         vector = begin_vector(form, p, tid);
         if (!stored || Scaled) {
             issued();
         }
     }
-    const few_part part = few_share<T, N, Wide, Scaled>(p, form.apart, tg, simd);
     threadgroup uchar *factors = tg + PIANOLA_SIMDS * S::ring + PIANOLA_FEW_FACTORS;
-    uint barriers = 0;
-#ifdef PIANOLA_WARPGROUPS
-    barriers = metal::shim::shared_address(tg) + PIANOLA_SIMDS * S::ring + 64 * simd;
-    if (lane == 0) {
-        for (uint i = 0; i < S::count(); i++) {
-            metal::shim::barrier_begin(barriers + 8 * i, 1);
-        }
-        metal::shim::barriers_begun();
-    }
-    metal::shim::simdgroup_wait();
-#endif
-    few_sums<N, Wide> sums;
-    PIANOLA_UNROLL
-    for (uint i = 0; i < 2 * Wide; i++) {
-        PIANOLA_UNROLL
-        for (uint n = 0; n < N; n++) {
-            sums.of[i][n] = float4(0.0f);
-        }
-    }
     few_ring filled = {0, 0};
     few_ring used = {0, 0};
-    uint next = part.first;
-    for (uint i = 0; i + 1 < S::count(); i++) {
-        next = few_begin<T, N, Wide, Scaled>(filled, barriers, part, p, input, next, lane);
+#ifdef PIANOLA_WARPGROUPS
+    const bool weights = S::apart == 0; // else start_few has begun to copy them
+#else
+    const bool weights = true;
+#endif
+    few_cursor ahead = few_cursor_of<T>(p, start.part);
+    few_first<T, N, Wide, Scaled, weights, true>(filled, start.barriers, start.part, p, input, ahead, lane);
+    few_own own = {16 * lane, few_size<N>(input) / (Scaled ? 2 : 1), 1.0f};
+    if (N == 1) {
+        own.at &= own.size - 1; // the size is a power of two
     }
-    few_factors own = {1.0f, 1.0f, 1.0f};
     if (Scaled) {
         const few_factors f = few_factors_of(made, form, p.in, lane);
         if (lane == 0) {
             threadgroup float *to = few_at(factors, simd);
-            to[0] = f.scale;
-            to[1] = f.inverse;
-            to[2] = f.unit;
+            to[0] = f.factor;
+            to[1] = f.unit;
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        own.scale = few_at(factors, lane / 4)[0];
-        own.inverse = few_at(factors, lane / 4)[1];
-        units = float2(few_at(factors, min(r, 7u))[2], few_at(factors, min(r + 1, 7u))[2]);
+        own.factor = few_at(factors, own.at / PIANOLA_FEW_ROW)[0];
+        units = float2(few_at(factors, min(r, 7u))[1], few_at(factors, min(r + 1, 7u))[1]);
     }
-    for (uint first = part.first; first < part.last;) {
-        // All lanes have read the stage before, so it can be filled again.
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-        next = few_begin<T, N, Wide, Scaled>(filled, barriers, part, p, input, next, lane);
+    halves_product rows = p;
+    while (true) {
+        few_sums<N, Wide> sums;
+        PIANOLA_UNROLL
+        for (uint i = 0; i < 2 * Wide; i++) {
+            PIANOLA_UNROLL
+            for (uint n = 0; n < N; n++) {
+                sums.of[i][n] = float4(0.0f);
+            }
+        }
+        for (uint first = start.part.first; first < start.part.last;) {
+            // All lanes have read the stage before, so it can be filled again.
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+            few_begin<T, N, Wide, Scaled, true, true>(filled, start.barriers, start.part, p, input, ahead, lane);
 #ifdef PIANOLA_WARPGROUPS
-        metal::shim::barrier_wait(barriers + 8 * used.at, used.phase);
-        const bool lanes = S::floats != 0;
+            metal::shim::barrier_wait(start.barriers + 8 * used.at, used.phase);
+            const bool lanes = S::floats != 0;
 #else
-        const bool lanes = true;
+            const bool lanes = true;
 #endif
-        if (lanes) {
-            wait_few(S::count() - 1);
+            if (lanes) {
+                wait_few(start.part.count - 1);
+                simdgroup_barrier(mem_flags::mem_threadgroup);
+            }
+            const uint last = few_until<T, N, Wide, Scaled>(start.part, first);
+            multiply_stage<T, N, Wide, Scaled>(sums, start.part.ring + used.at * start.part.size, start.part.size, own, first, last, lane);
+            few_next(used, start.part.count);
+            first = last;
         }
-        simdgroup_barrier(mem_flags::mem_threadgroup);
-        threadgroup const uchar *at = part.ring + used.at * S::bytes(S::tiles());
-        const uint last = min((first / S::tiles() + 1) * S::tiles(), part.last);
-        for (uint k = 0; k < last - first; k++) {
-            multiply_few<T, N, Wide, Scaled>(sums, at, own, k, first, lane);
+        if (stored) {
+            add_few<T, N, Wide>(sums, rows, input, units, tg, lane, simd);
+        } else if (S::apart != 0) {
+            few_end<T, N, Wide>(sums, rows, form, vector, units.x, tg, lane, simd);
         }
-        few_next(used, S::count());
-        first = last;
-    }
-    if (stored) {
-        add_few<T, N, Wide>(sums, p, input, units, tg, lane, simd);
-        return;
-    }
-    if (N == 1 && Wide == 1) {
-        few_end<T, N, Wide>(sums, p, form, vector, units.x, tg, lane, simd);
+        if (S::apart == 0 || rows.low + start.part.step >= start.part.limit) {
+            return;
+        }
+        rows.low += start.part.step;
+        rows.high = min(rows.low + PIANOLA_FEW_OUT, p.out);
+        vector = begin_vector(form, rows, tid);
     }
 }
 
-// gemm_few_rows multiplies the rows of x of a threadgroup, up to as many of rows as it has rows of W.
-template <uint T, uint Wide>
-static inline void gemm_few_rows(thread halves_product p, thread const few_form &form, bool scaled, threadgroup uchar *tg, uint rows, uint group, uint lane, uint simd) {
-    const uint most = Wide * PIANOLA_FEW_OUT;
-    const uint blocks = few_blocks(rows);
-    const uint first = group * most;
-    if (first >= rows) {
-        return;
-    }
+// few_rows sets p and the result to a threadgroup's rows of x: the row first and those after it, at most most.
+template <bool Scaled>
+static inline few_input few_rows(thread halves_product &p, uint rows, uint first, uint most) {
+    const uint places = few_places(rows);
     p.last = min(rows - first, most);
     p.y += ulong(first) * p.y_stride;
-    few_input input = {p.x + first / 8 * PIANOLA_FEW_BLOCK, blocks * PIANOLA_FEW_BLOCK, nullptr};
-    if (Wide == 1 && scaled) {
-        gemm_few_of<T, 1, 1, true>(p, input, form, tg, lane, simd);
+    few_input input = {p.x + first * PIANOLA_FEW_ROW, (Scaled ? 2 : 1) * places * PIANOLA_FEW_ROW, nullptr};
+    if (!Scaled) { // the units are behind the tiles
+        input.units = (device const float *)(p.x + ulong(padded(p.in) / PIANOLA_FEW_COLUMNS) * input.step) + first;
+    }
+    return input;
+}
+
+// gemm_few_more multiplies more than 8 rows of x or, in the wide form, any number.
+template <uint T, uint N, uint Wide>
+static inline void gemm_few_more(thread const halves_product &p, thread const few_input &input, thread const few_form &form, threadgroup uchar *tg, uint lane, uint simd) {
+    const few_start start = start_few<T, N, Wide, false>(p, 0, 8, 0, tg, lane, simd);
+    gemm_few_of<T, N, Wide, false>(start, p, input, form, tg, lane, simd);
+}
+
+// gemm_few_rows multiplies the rows of x of a threadgroup, up to as many of rows as it has rows of W. If early, there
+// are up to that number, a power of two up to 8, and the first weights are copied before it is known how many.
+template <uint T, uint Wide, bool Scaled>
+static inline void gemm_few_rows(thread halves_product p, thread const few_form &form, uint early, uint threadgroups, device const pianola_step *step, constant pianola_second &s, threadgroup uchar *tg, uint group, uint lane, uint simd) {
+    const bool starts = Wide == 1 && (early != 0 || Scaled || form.output != PIANOLA_OUTPUT_STORE);
+    const uint places = early != 0 ? early : 8;
+    const uint most = Wide * PIANOLA_FEW_OUT;
+    few_start start;
+    if (starts) {
+        start = start_few<T, 1, 1, Scaled>(p, form.apart, places, threadgroups, tg, lane, simd);
+    }
+    const bool begun = begins(step);
+    const uint rows = s.rows; // loaded together with the step's flag
+    issued();
+    if (!begun || group * most >= rows) {
+#ifdef PIANOLA_WARPGROUPS
+        if (starts) {
+            end_few<T, 1, 1, Scaled>(start, p, lane);
+        }
+#endif
+        return;
+    }
+    const few_input input = few_rows<Scaled>(p, rows, group * most, most);
+    const uint blocks = min((few_places(rows) + 7) / 8, most / 8);
+    if (starts || (Wide == 1 && blocks == 1)) {
+        if (!starts) {
+            start = start_few<T, 1, 1, Scaled>(p, form.apart, places, threadgroups, tg, lane, simd);
+        }
+        gemm_few_of<T, 1, 1, Scaled>(start, p, input, form, tg, lane, simd);
         return;
     }
     const few_form plain = {PIANOLA_OUTPUT_STORE, 0, 0, nullptr, nullptr, nullptr, nullptr, 0, 0.0f, 0.0f, 0.0f};
-    // The units are behind the tiles.
-    input.units = (device const float *)(p.x + ulong(padded(p.in) / PIANOLA_FEW_COLUMNS) * input.step) + first;
-    if (Wide == 1 && form.output != PIANOLA_OUTPUT_STORE) {
-        gemm_few_of<T, 1, 1, false>(p, input, form, tg, lane, simd);
-        return;
-    }
-    switch (min(blocks, most / 8)) {
-    case 1: gemm_few_of<T, 1, Wide, false>(p, input, plain, tg, lane, simd); break;
-    case 2: gemm_few_of<T, 2, Wide, false>(p, input, plain, tg, lane, simd); break;
-    case 4: gemm_few_of<T, 4, Wide, false>(p, input, plain, tg, lane, simd); break;
-    default: gemm_few_of<T, 4 * Wide, Wide, false>(p, input, plain, tg, lane, simd);
+    switch (blocks) {
+    case 1: gemm_few_more<T, Wide == 2 ? 1 : 2, Wide>(p, input, plain, tg, lane, simd); break; // only if wide
+    case 2: gemm_few_more<T, 2, Wide>(p, input, plain, tg, lane, simd); break;
+    case 4: gemm_few_more<T, 4, Wide>(p, input, plain, tg, lane, simd); break;
+    default: gemm_few_more<T, 4 * Wide, Wide>(p, input, plain, tg, lane, simd);
     }
 }
 
-// requests ahead: w
+// gemm_few_type selects the form.
+template <uint T>
+static inline void gemm_few_type(thread const halves_product &p, thread const few_form &form, bool scaled, bool wide, uint early, uint threadgroups, device const pianola_step *step, constant pianola_second &s, threadgroup uchar *tg, uint group, uint lane, uint simd) {
+    if (scaled) {
+        gemm_few_rows<T, 1, true>(p, form, early, threadgroups, step, s, tg, group, lane, simd);
+    } else if (form.output != PIANOLA_OUTPUT_STORE) {
+        gemm_few_rows<T, 1, false>(p, form, early, threadgroups, step, s, tg, group, lane, simd);
+    } else if (wide && T > PIANOLA_WTYPE_BF16) {
+        gemm_few_rows<T, 2, false>(p, form, 0, 0, step, s, tg, group, lane, simd);
+    } else {
+        gemm_few_rows<T, 1, false>(p, form, early, threadgroups, step, s, tg, group, lane, simd);
+    }
+}
+
+// reads ahead: w
 [[max_total_threads_per_threadgroup(256)]]
 kernel void gemm_few(
         device const uchar *x               [[buffer(0)]],
@@ -685,58 +583,24 @@ kernel void gemm_few(
     const uint low = group.x * (halved ? out / 2 : out);
     const halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, low, min(low + out, p.out), 0, 0, BIAS != 0, nullptr, 0, 0, 0, 0, 0};
     const few_form form = {OUTPUT, ACTIVATION, halved ? p.out / 2 - 16 : 0, x_parts, next, scaled, parts, p.squares, p.eps, p.scale, p.delta_scale};
-#ifdef PIANOLA_WARPGROUPS
-#define PIANOLA_FEW_FLOATS(type) \
-    case PIANOLA_WTYPE_##type: request_few<PIANOLA_WTYPE_##type, 1>(a, form.apart, p.ahead, lane, simd); break;
 #define PIANOLA_CASE(type) \
-    case PIANOLA_WTYPE_##type: \
-        if (WIDE != 0) { \
-            request_few<PIANOLA_WTYPE_##type, 2>(a, 0, p.ahead, lane, simd); \
-        } else { \
-            request_few<PIANOLA_WTYPE_##type, 1>(a, form.apart, p.ahead, lane, simd); \
-        } \
-        break;
-    if (p.ahead != 0) {
-        switch (WTYPE) {
-            PIANOLA_EXPANDED(PIANOLA_CASE)
-            PIANOLA_FEW_FLOATS(F16)
-            PIANOLA_FEW_FLOATS(BF16)
-        default: break;
-        }
-    }
-#undef PIANOLA_CASE
-#undef PIANOLA_FEW_FLOATS
-#endif
-#endif
-    const bool begun = begins(step);
-    (void)begun;
-#if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90
-    const uint rows = s.rows; // loaded together with the step's flag
-    issued();
-    if (!begun || low >= (halved ? p.out / 2 : p.out)) {
-        return;
-    }
-    const bool floats = INPUT == PIANOLA_INPUT_SCALED;
-#define PIANOLA_CASE(type) \
-    case PIANOLA_WTYPE_##type: \
-        if (WIDE != 0) { \
-            gemm_few_rows<PIANOLA_WTYPE_##type, 2>(a, form, floats, tg, rows, group.y, lane, simd); \
-        } else { \
-            gemm_few_rows<PIANOLA_WTYPE_##type, 1>(a, form, floats, tg, rows, group.y, lane, simd); \
-        } \
-        break;
-    if (ACT == PIANOLA_ACT_F16 && WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
+    case PIANOLA_WTYPE_##type: gemm_few_type<PIANOLA_WTYPE_##type>(a, form, INPUT == PIANOLA_INPUT_SCALED, WIDE != 0, p.early, p.threadgroups, step, s, tg, group.y, lane, simd); return;
+    if (low >= (halved ? p.out / 2 : p.out)) {
+        begins(step);
+    } else if (ACT == PIANOLA_ACT_F16 && WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
         switch (WTYPE) {
             PIANOLA_EXPANDED(PIANOLA_CASE)
         default: break;
         }
     } else if (ACT == PIANOLA_ACT_F16) {
         switch (WTYPE) {
-        case PIANOLA_WTYPE_F16: gemm_few_rows<PIANOLA_WTYPE_F16, 1>(a, form, floats, tg, rows, group.y, lane, simd); break;
-        case PIANOLA_WTYPE_BF16: gemm_few_rows<PIANOLA_WTYPE_BF16, 1>(a, form, floats, tg, rows, group.y, lane, simd); break;
+            PIANOLA_CASE(F16)
+            PIANOLA_CASE(BF16)
         default: break;
         }
     }
 #undef PIANOLA_CASE
+#else
+    begins(step);
 #endif
 }

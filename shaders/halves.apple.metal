@@ -28,7 +28,7 @@ kernel void halves(
     a.x_stride = p.x_stride;
     a.activation = ACTIVATION;
     const bool aligned = p.x_stride % 4 == 0;
-    const halves_row r = {out, padded(p.in), ACT == PIANOLA_ACT_F16 ? 1u : 2u, p.few != 0 ? few_blocks(s.rows) : 0, group.x};
+    const halves_row r = {out, padded(p.in), ACT == PIANOLA_ACT_F16 ? 1u : 2u, p.few != 0 ? few_places(s.rows) : 0, group.x};
     if (INPUT == PIANOLA_INPUT_SILU_MUL && aligned) {
         make_halves<PIANOLA_FROM_SILU_MUL, true>(r, a, 1.0f, true, tg, lane, simd, simds);
     } else if (INPUT == PIANOLA_INPUT_SILU_MUL) {
@@ -70,7 +70,7 @@ kernel void add_rmsnorm_halves(
     a.x2 = w;
     a.in = p.n;
     a.x_stride = p.n;
-    const halves_row r = {out, padded(p.n), 1, p.few != 0 ? few_blocks(s.rows) : 0, group.x};
+    const halves_row r = {out, padded(p.n), 1, p.few != 0 ? few_places(s.rows) : 0, group.x};
     make_halves<PIANOLA_FROM_NORM, true>(r, a, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), true, tg + 4 * square_parts(p.n), lane, simd, simds);
 }
 

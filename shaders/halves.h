@@ -17,8 +17,10 @@ static inline uint padded(uint n) { return (n + PIANOLA_CHUNK - 1) / PIANOLA_CHU
 // twice the time for rows that do not.
 static inline uint halves_bytes(uint n, uint terms) { return 2 * terms * n + 128; }
 
-// few_blocks returns the number of blocks of 8 rows, 1, 2, 4 or 8, in which gemm_few reads that many rows.
-static inline uint few_blocks(uint rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : rows <= 32 ? 4 : 8; }
+// few_places returns the number of places for rows, up to 64, in the order of gemm_few: the next power of two.
+static inline uint few_places(uint rows) {
+    return rows <= 8 ? (rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 ? 4 : 8) : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+}
 
 // PIANOLA_VECTORS is the number of vectors of a row that a thread loads at once. The
 // vectors past those of all threads are loaded twice.
@@ -82,17 +84,16 @@ static inline float largest_of(thread const vectors &v, float most) {
 }
 
 // few_place returns the offset of a vector of a row in the order of gemm_few: tiles of 32 columns, of each
-// tile the blocks of 8 rows, and of each block the 16 bytes of a lane, columns 4t to 4t+3 and 16+4t to 19+4t
-// of a row.
-static inline ulong few_place(uint vector, uint row, uint blocks) {
-    return ulong(vector / 8 * blocks + row / 8) * 512 + row % 8 * 64 + vector % 4 * 16 + vector / 4 % 2 * 8;
+// tile the places of the rows, and of each row the 16 bytes of a lane, columns 4t to 4t+3 and 16+4t to 19+4t.
+static inline ulong few_place(uint vector, uint row, uint places) {
+    return ulong(vector / 8 * places + row) * 64 + vector % 4 * 16 + vector / 4 % 2 * 8;
 }
 
-// halves_row is the place of a converted row. blocks is the number of blocks of 8 rows in the order of gemm_few,
-// or 0 for rows one after the other.
+// halves_row is the place of a converted row. places is their number in the order of gemm_few, or 0 for rows
+// one after the other.
 struct halves_row {
     device uchar *out;
-    uint columns, terms, blocks, row;
+    uint columns, terms, places, row;
 };
 
 // put_vectors writes every step-th vector of a row, from first on, in units.
@@ -106,7 +107,7 @@ static inline void put_vectors(thread const halves_row &r, thread const vectors 
         if (at < r.columns / 4) {
             const float4 x = v.of[k] * inverse;
             const half4 words = half4(x);
-            *(r.blocks != 0 ? (device uint2 *)(r.out + few_place(at, r.row, r.blocks)) : to + at) = as_type<uint2>(words);
+            *(r.places != 0 ? (device uint2 *)(r.out + few_place(at, r.row, r.places)) : to + at) = as_type<uint2>(words);
             if (r.terms == 2) {
                 to[r.columns / 4 + at] = as_type<uint2>(half4(x - float4(words)));
             }
@@ -117,7 +118,7 @@ static inline void put_vectors(thread const halves_row &r, thread const vectors 
 // put_unit writes the unit of a row.
 static inline void put_unit(thread const halves_row &r, float unit) {
     device float *to = (device float *)(r.out + ulong(r.row) * halves_bytes(r.columns, r.terms));
-    *(r.blocks != 0 ? (device float *)(r.out + ulong(r.columns) * 16 * r.blocks) + r.row : to + r.terms * r.columns / 2) = unit;
+    *(r.places != 0 ? (device float *)(r.out + ulong(r.columns) * 2 * r.places) + r.row : to + r.terms * r.columns / 2) = unit;
 }
 
 // make_halves converts a row of the input to one or two terms, if runs. A threadgroup handles one row. The

@@ -29,7 +29,7 @@ kernel void halves(
     a.x_stride = p.x_stride;
     a.activation = ACTIVATION;
     const bool aligned = p.x_stride % 4 == 0;
-    const halves_row r = {out, padded(p.in), ACT == PIANOLA_ACT_F16 ? 1u : 2u, p.few != 0 ? few_blocks(rows) : 0, group.x};
+    const halves_row r = {out, padded(p.in), ACT == PIANOLA_ACT_F16 ? 1u : 2u, p.few != 0 ? few_places(rows) : 0, group.x};
     if (INPUT == PIANOLA_INPUT_SILU_MUL && aligned) {
         make_halves<PIANOLA_FROM_SILU_MUL, true>(r, a, 1.0f, runs, tg, lane, simd, simds);
     } else if (INPUT == PIANOLA_INPUT_SILU_MUL) {
@@ -119,7 +119,7 @@ kernel void add_rmsnorm_halves(
     if (p.few == 0 && !runs) {
         return;
     }
-    const halves_row r = {out, padded(p.n), 1, p.few != 0 ? few_blocks(rows) : 0, group.x};
+    const halves_row r = {out, padded(p.n), 1, p.few != 0 ? few_places(rows) : 0, group.x};
     if (once) {
         load_row(in.x, delta + row, count, tid, threads);
         add_once(r, x + row, in, p, runs, tg, lane, simd, simds);

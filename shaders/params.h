@@ -469,7 +469,7 @@ typedef struct pianola_gemm_halves_params {
     uint32_t group; // rows of W that a threadgroup computes, at most 128
     uint32_t row_group; // rows of x that a threadgroup computes: 64, 128 or 256 with 384 threads, else 8, 16, 32 or 64, and at most group
     uint32_t spread; // a threadgroup computes only 64 rows of W where no more threadgroups than these are needed
-    uint32_t ahead; // columns of W, a multiple of 256, that a SIMD group of gemm_few and a threadgroup of gemm_halves request before the input is ready, and that gemm_halves requests ahead later; 0: none
+    uint32_t ahead; // columns of W, a multiple of 256, that a threadgroup requests before the input is ready, and ahead later; 0: none
     uint32_t cluster; // 2 or 4 if that many threadgroups, a cluster, divide the segments of the columns, else 0; 2 only if row_group is 64, and with quantised weights only 4 and row_group 128
 } pianola_gemm_halves_params;
 PIANOLA_ASSERT_SIZE(pianola_gemm_halves_params, 32);
@@ -606,13 +606,14 @@ typedef struct pianola_gemm_few_params {
     uint32_t in; // columns of W, a multiple of 8
     uint32_t out; // rows of W
     uint32_t y_stride; // elements from one row of y to the next
-    uint32_t ahead; // columns of W, a multiple of 256, that a SIMD group of gemm_few and a threadgroup of gemm_halves request before the input is ready, and that gemm_halves requests ahead later; 0: none
+    uint32_t early; // if not 0, the largest number of rows, rounded up to a power of two, up to 8: the first weights are copied before the input is ready
+    uint32_t threadgroups; // if not 0, the number of threadgroups, each of which computes every threadgroups-th 32 rows of W
     uint32_t squares; // 1: a scaled input is multiplied by the factor of its norm, and x_parts has sums of squares, else 0
     float eps; // added to the mean square of the norm of the input
     float scale; // factor of the normalised input; 0: 1
     float delta_scale; // with output == add_scaled, factor of the product; 0: 1
 } pianola_gemm_few_params;
-PIANOLA_ASSERT_SIZE(pianola_gemm_few_params, 32);
+PIANOLA_ASSERT_SIZE(pianola_gemm_few_params, 36);
 
 // attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row or of rows that follow each other in a sequence, as those of a prompt do, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. With halves, the result is the input of gemm_halves or gemm_few: V is float16, and so is its mean but for rounding. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.
 typedef struct pianola_attn_tile_params {
@@ -889,7 +890,7 @@ PIANOLA_ASSERT_SIZE(pianola_rope_attn_tile_params, 64);
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)
 #define PIANOLA_TGMEM_GEMM_HALVES() (199680)
 #define PIANOLA_TGMEM_SAMPLE_FILTER() (25600)
-#define PIANOLA_TGMEM_GEMM_FEW(weights, wide) ((weights) == PIANOLA_WEIGHTS_TILED16 && !(wide) ? 114688 : 205312)
+#define PIANOLA_TGMEM_GEMM_FEW(weights, wide) ((weights) == PIANOLA_WEIGHTS_TILED16 && !(wide) ? 114688 : (wide) ? 205312 : 214528)
 #define PIANOLA_TGMEM_EXPERT_GEMM() (114688)
 
 // Kinds of patches.

@@ -90,9 +90,11 @@ const (
 	// ProgramPrefillFew is prefill for a short chunk, in tables for devices that have special
 	// kernels for few rows. Both programs write the last residual to the same place.
 	ProgramPrefillFew = "prefill_few"
-	ProgramHead       = "head"   // last row of a chunk: norm, logits, argmax
-	ProgramLogits     = "logits" // a block of a chunk's rows: norm, logits
-	ProgramHidden     = "hidden" // all rows of a chunk: norm, stored in the hidden slot
+	// ProgramPrefillFewest is prefill_few with kernels for even fewer rows.
+	ProgramPrefillFewest = "prefill_fewest"
+	ProgramHead          = "head"   // last row of a chunk: norm, logits, argmax
+	ProgramLogits        = "logits" // a block of a chunk's rows: norm, logits
+	ProgramHidden        = "hidden" // all rows of a chunk: norm, stored in the hidden slot
 
 	ProgramSample     = "sample"      // decode with the sampler slot's choice of the token instead of argmax
 	ProgramSampleHead = "sample_head" // head with the sampler slot's choice of the token instead of argmax
@@ -291,11 +293,13 @@ func (t *Table) Program(name string) (*Program, int, bool) {
 }
 
 // Prefill returns the program that prefills a chunk with the given number of rows, and its index:
-// prefill_few if the table has it and it has enough rows, otherwise prefill. It returns nil and -1
-// if the table has neither.
+// prefill_fewest or prefill_few if the table has it and it has enough rows, otherwise prefill. It returns
+// nil and -1 if the table has none.
 func (t *Table) Prefill(rows int) (*Program, int) {
-	if p, i, ok := t.Program(ProgramPrefillFew); ok && rows <= int(p.MaxRows) {
-		return p, i
+	for _, name := range []string{ProgramPrefillFewest, ProgramPrefillFew} {
+		if p, i, ok := t.Program(name); ok && rows <= int(p.MaxRows) {
+			return p, i
+		}
 	}
 	if p, i, ok := t.Program(ProgramPrefill); ok {
 		return p, i

@@ -31,7 +31,7 @@ import (
 // Two are the options of copies of KV pages.
 // Three are uploads of half of a transposed matrix. Five are the roles of experts beside a dense block.
 const (
-	mostNames    = 934
+	mostNames    = 935
 	mostPackages = 13
 )
 

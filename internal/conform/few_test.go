@@ -49,6 +49,13 @@ func (f *fewChain) run(c command, limits map[string]tolerance) *outcome {
 
 // product returns the command of a product of gemm_few. input has its operands except for the weights and the bias.
 func (f *fewChain) product(m *matrix, p kernels.GEMMFewParams, input, output, activation uint32, bias []byte, operands map[string][]byte) command {
+	p.Early = pick(f.r, uint32(fewPlaces(f.rows)), 8)
+	if input == decl.InputPlain && output == decl.OutputStore && f.r.IntN(2) == 0 {
+		p.Early = 0
+	}
+	if p.Early != 0 && f.r.IntN(2) == 0 {
+		p.Threadgroups = 1 + uint32(f.r.IntN((m.out+31)/32))
+	}
 	layout := dtype.Rows
 	if m.t.Quantized() {
 		layout = dtype.Tiled16
@@ -118,8 +125,8 @@ func (f *fewChain) norm(x []byte, first, second *matrix, bias []byte) {
 	want := f.run(f.product(second, q, decl.InputPlain, decl.OutputStore, 0, nil, map[string][]byte{"x": norm.bindings[kernels.AddRMSNormHalvesBindOut]}), nil)
 
 	p.DeltaScale = delta
-	limits := map[string]tolerance{"y": {n, 1e-2, false}, "scaled": {8 * n, 1e-2, false}, "parts": {n / 32, 2e-2, false}}
-	made := f.run(f.product(first, p, decl.InputPlain, decl.OutputAddScaled, 0, bias, map[string][]byte{"x": x, "y": stream, "next": next, "scaled": make([]byte, 32*n)}), limits)
+	limits := map[string]tolerance{"y": {n, 1e-2, false}, "scaled": {fewPlaces(f.rows) * n, 1e-2, false}, "parts": {n / 32, 2e-2, false}}
+	made := f.run(f.product(first, p, decl.InputPlain, decl.OutputAddScaled, 0, bias, map[string][]byte{"x": x, "y": stream, "next": next, "scaled": make([]byte, 4*fewPlaces(f.rows)*n)}), limits)
 	if !bytes.Equal(made.bindings[kernels.GEMMFewBindY], norm.bindings[kernels.AddRMSNormHalvesBindX]) {
 		f.t.Fatalf("%s: another residual stream", f.name)
 	}
@@ -141,8 +148,8 @@ func (f *fewChain) gate(x []byte, first, second *matrix, bias []byte) {
 	q := kernels.GEMMFewParams{In: uint32(n), Out: uint32(second.out), YStride: uint32(second.out)}
 	want := f.run(f.product(second, q, decl.InputPlain, decl.OutputStore, 0, nil, map[string][]byte{"x": halves.bindings[kernels.HalvesBindOut]}), nil)
 
-	limits := map[string]tolerance{"scaled": {8 * n, 1e-2, false}, "parts": {n / 16, 1e-2, false}}
-	made := f.run(f.product(first, p, decl.InputPlain, decl.OutputGated, activation, bias, map[string][]byte{"x": x, "scaled": make([]byte, 32*n)}), limits)
+	limits := map[string]tolerance{"scaled": {fewPlaces(f.rows) * n, 1e-2, false}, "parts": {n / 16, 1e-2, false}}
+	made := f.run(f.product(first, p, decl.InputPlain, decl.OutputGated, activation, bias, map[string][]byte{"x": x, "scaled": make([]byte, 4*fewPlaces(f.rows)*n)}), limits)
 	f.scaled(made, q, second, want)
 }
 

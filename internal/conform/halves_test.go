@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -49,20 +50,12 @@ func halvesOf(x []float32, in int, act uint32) []byte {
 	return b
 }
 
-// fewPlaces returns the number of places for rows in the order of gemm_few.
-func fewPlaces(rows int) int {
-	switch {
-	case rows > 32:
-		return 64
-	case rows > 16:
-		return 32
-	}
-	return (rows + 7) / 8 * 8
-}
+// fewPlaces returns the number of places for rows in the order of gemm_few: the next power of two.
+func fewPlaces(rows int) int { return 1 << bits.Len(uint(rows-1)) }
 
 // fewPlace returns the offset of columns c to c+3 of row r in the declared order of gemm_few.
 func fewPlace(c, r, places int) int {
-	return (c/32*places/8+r/8)*512 + r%8*64 + c%16/4*16 + c%32/16*8
+	return (c/32*places+r)*64 + c%16/4*16 + c%32/16*8
 }
 
 // fewOf returns rows of halves of one term in the order of gemm_few. Places without a row are NaN.

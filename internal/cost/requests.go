@@ -304,15 +304,16 @@ func (v *view) expertRequests(r *requests) {
 	r.loads[kernels.ExpertGEMMBindList] = uint64(v.c.Grid[0])*uint64(v.c.Grid[1])*threads*32*ceilDiv(v.value("experts"), 128) + groups*threads*4*(products+2*v.expertTiles())
 }
 
-// fewRequests sets the requests of gemm_few. A threadgroup copies whole blocks of 8 rows of x, and loads a unit
+// fewRequests sets the requests of gemm_few. A threadgroup copies x with its rows rounded up, and loads a unit
 // for each result. If x is scaled, it copies float32, and loads the parts of 8 rows. The weights of the norm that
 // follows are loaded for each of 8 rows.
 func (v *view) fewRequests(r *requests) {
 	in, out, group := v.value("in"), v.value("out"), v.fewGroup()
 	groups := ceilDiv(out, group)
-	r.loads[kernels.GEMMFewBindX] = groups*uint64(decl.FewRows(int(v.rows)))*2*in + 4*v.rows*out
+	places := uint64(decl.FewRows(int(v.rows)))
+	r.loads[kernels.GEMMFewBindX] = groups*places*2*in + 4*v.rows*out
 	if v.value("input") == decl.InputScaled {
-		r.loads[kernels.GEMMFewBindX] = groups * 32 * in
+		r.loads[kernels.GEMMFewBindX] = groups * places * 4 * in
 		r.loads[kernels.GEMMFewBindXParts] = groups * 2 * in
 	}
 	r.loads[kernels.GEMMFewBindW] *= ceilDiv(v.rows, group)

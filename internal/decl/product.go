@@ -144,22 +144,18 @@ func matmul(k Kernel) Kernel {
 // of fewRows rows.
 const (
 	halvesRow = "((act == f16 ? 128 : 256)*ceildiv(in,64) + 128)"
-	fewRows   = "(rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64)"
-	fewDoc    = "n is in rounded up to a multiple of 64, and m is rows rounded up to 8, 16, 32 or 64: for each 32 of n columns, for each 8 of m rows, for each row, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written"
+	fewRows   = "(rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 ? 4 : rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64)"
+	fewDoc    = "n is in rounded up to a multiple of 64, and m is rows rounded up to a power of two: for each 32 of n columns, for each of m rows, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written"
 	halvesDoc = "high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0"
 )
 
 // FewRows returns the number of places that rows rows, at most 64, take in the order of gemm_few.
 func FewRows(rows int) int {
-	switch {
-	case rows <= 8:
-		return 8
-	case rows <= 16:
-		return 16
-	case rows <= 32:
-		return 32
+	places := 1
+	for places < rows {
+		places *= 2
 	}
-	return 64
+	return places
 }
 
 // halves declares the conversion of inputs for gemm_halves.
@@ -252,7 +248,7 @@ var gemmHalves = Kernel{
 }
 
 // fieldRequested is the parameter for early requests of weights.
-var fieldRequested = Field{"ahead", U32, "columns of W, a multiple of 256, that a SIMD group of gemm_few and a threadgroup of gemm_halves request before the input is ready, and that gemm_halves requests ahead later; 0: none"}
+var fieldRequested = Field{"ahead", U32, "columns of W, a multiple of 256, that a threadgroup requests before the input is ready, and ahead later; 0: none"}
 
 // halvesSpecs are the constants of gemm_halves and gemm_few.
 var halvesSpecs = []Constant{constWType, constBias, constAct, constMatrix}
@@ -267,33 +263,35 @@ var gemmFew = Kernel{
 	Doc: "gemm_halves for at most 64 rows. A threadgroup computes 32 rows of W by 32 rows, or 64 by 64 if wide, which only quantised weights can be. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns." +
 		" For up to 8 rows there are forms that compute what other kernels compute between products, with the same bits. With output == gated, row i of W is a gate and row out/2 + i its up, and scaled becomes activation(gate) * up, the result of silu_mul. With output == add_scaled, y[r] += delta_scale * product and scaled[r] = y[r] * next." +
 		" With input == scaled, x is such a scaled, times the factor of its norm if squares is 1, and is converted to float16 as halves does.",
-	Grid: [3]string{"output == gated ? out/32 : ceildiv(out, wide ? 64 : 32)", "ceildiv(rows, wide ? 64 : 32)", "1"},
+	Grid: [3]string{"threadgroups != 0 ? threadgroups : output == gated ? out/32 : ceildiv(out, wide ? 64 : 32)", "ceildiv(rows, wide ? 64 : 32)", "1"},
 	Require: []string{
 		"in >= 1", "in % 8 == 0", "out >= 1", "output == gated || out <= y_stride", "act == f16", "rows <= 64", "threads == 256",
-		"weights == tiled16 || !wide && (wtype == F16 || wtype == BF16)", "ahead % 256 == 0",
+		"weights == tiled16 || !wide && (wtype == F16 || wtype == BF16)", "early == 0 || rows <= early && (early == 1 || early == 2 || early == 4 || early == 8)", "early != 0 || input == plain && output == store", "threadgroups == 0 || early != 0 && threadgroups <= ceildiv(out, 32) && !wide",
 		"input == plain || input == scaled && rows <= 8 && !wide && (squares == 0 && in % 64 == 0 || squares == 1 && in % 128 == 0)",
 		"output == store || out % 128 == 0 && rows <= 8 && !wide",
 		"activation == silu || activation == gelu_tanh",
 	},
 	Bindings: []Binding{
-		{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: "(input == scaled ? 32*in : " + fewRows + "*" + halvesRow + ")", Doc: fewDoc + ". If input is scaled, scaled of the product before"},
+		{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: fewRows + "*(input == scaled ? 4*in : " + halvesRow + ")", Doc: fewDoc + ". If input is scaled, scaled of the product before"},
 		gemmHalves.Bindings[1], gemmHalves.Bindings[2],
 		{Name: "y", Role: Write, Shape: "[rows, out]", Elem: F32, Extent: "4*((rows-1)*y_stride + out)", If: "output != gated", ReadIf: "output == add_scaled", Doc: "rows y_stride apart; also read if output == add_scaled"},
 		{Name: "x_parts", Role: Read, Shape: "[rows, 1 + squares, in/32]", Elem: F32, Extent: "4*rows*ceildiv(in,16)", If: "input == scaled", Doc: "parts of the product before; if squares is 0, [rows, in/16] without squares"},
 		{Name: "next", Role: Read, Shape: "[out]", Elem: F32, Extent: "4*out", If: "output == add_scaled", Doc: "weights of the norm that follows"},
-		{Name: "scaled", Role: Write, Shape: "[out]", Elem: F32, Extent: "output == gated ? 16*out : 32*out", If: "output != store", Doc: "8 rows in the order of gemm_few, float32: for each 32 columns, for columns c = 0 and 16, for each of 8 rows, columns c to c+15. Places past rows are not written. With output == gated there are out/2 columns"},
+		{Name: "scaled", Role: Write, Shape: "[rows]", Elem: Record, Extent: fewRows + "*(output == gated ? 2*out : 4*out)", If: "output != store", Doc: "rows in the order of gemm_few, float32: for each 32 columns, for columns c = 0 and 16, for each of rows rounded up to a power of two, columns c to c+15. Places past rows are not written. With output == gated there are out/2 columns"},
 		{Name: "parts", Role: Write, Shape: "[rows]", Elem: Record, Extent: "4*rows*ceildiv(out, output == gated ? 32 : 16)", If: "output != store", Doc: "the largest magnitude of each 16 columns of a row of scaled with output == gated; otherwise that of each 32 columns of a row of scaled, and then the sum of the squares of each 32 columns of the row of y"},
 	},
-	Params: append(gemmHalves.Params[:3:3], fieldRequested,
+	Params: append(gemmHalves.Params[:3:3],
+		Field{"early", U32, "if not 0, the largest number of rows, rounded up to a power of two, up to 8: the first weights are copied before the input is ready"},
+		Field{"threadgroups", U32, "if not 0, the number of threadgroups, each of which computes every threadgroups-th 32 rows of W"},
 		Field{"squares", U32, "1: a scaled input is multiplied by the factor of its norm, and x_parts has sums of squares, else 0"},
 		Field{"eps", F32, "added to the mean square of the norm of the input"},
 		Field{"scale", F32, "factor of the normalised input; 0: 1"},
 		Field{"delta_scale", F32, "with output == add_scaled, factor of the product; 0: 1"}),
 	Second:   []Second{secondRows},
 	Specs:    slices.Concat(halvesSpecs, []Constant{constWide, constInput, constOutput, constActivation}),
-	Optional: []string{"ahead", "wide", "input", "output", "activation", "squares", "eps", "scale", "delta_scale"},
+	Optional: []string{"early", "threadgroups", "wide", "input", "output", "activation", "squares", "eps", "scale", "delta_scale"},
 	Worker:   gemmHalves.Worker + " + 1024", // and the products of a threadgroup
 	As:       &As{Kernel: "gemm_halves", Constant: "segments"},
-	TGMem:    "weights == tiled16 && !wide ? 114688 : 205312", // 8 rings
+	TGMem:    "weights == tiled16 && !wide ? 114688 : wide ? 205312 : 214528", // 8 rings, and the exchange of sums
 	Chunk:    true,
 }

@@ -923,7 +923,7 @@ func (p ArgmaxPartParams) Put(c *table.Cmd) {
 const (
 	HalvesBindX   = 0 // r, [rows, in] float32, rows x_stride apart
 	HalvesBindX2  = 1 // r, [rows, in] float32, factor of the activation of x, rows x_stride apart
-	HalvesBindOut = 2 // w, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0; if few is 1, n is in rounded up to a multiple of 64, and m is rows rounded up to 8, 16, 32 or 64: for each 32 of n columns, for each 8 of m rows, for each row, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written
+	HalvesBindOut = 2 // w, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0; if few is 1, n is in rounded up to a multiple of 64, and m is rows rounded up to a power of two: for each 32 of n columns, for each of m rows, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written
 )
 
 // Specialisation constants of halves.
@@ -982,7 +982,7 @@ type GEMMHalvesParams struct {
 	Group    uint32 // rows of W that a threadgroup computes, at most 128
 	RowGroup uint32 // rows of x that a threadgroup computes: 64, 128 or 256 with 384 threads, else 8, 16, 32 or 64, and at most group
 	Spread   uint32 // a threadgroup computes only 64 rows of W where no more threadgroups than these are needed
-	Ahead    uint32 // columns of W, a multiple of 256, that a SIMD group of gemm_few and a threadgroup of gemm_halves request before the input is ready, and that gemm_halves requests ahead later; 0: none
+	Ahead    uint32 // columns of W, a multiple of 256, that a threadgroup requests before the input is ready, and ahead later; 0: none
 	Cluster  uint32 // 2 or 4 if that many threadgroups, a cluster, divide the segments of the columns, else 0; 2 only if row_group is 64, and with quantised weights only 4 and row_group 128
 }
 
@@ -1558,13 +1558,13 @@ func (p ExpertSumParams) Put(c *table.Cmd) {
 
 // Bindings of gemm_few.
 const (
-	GEMMFewBindX      = 0 // r, [rows], n is in rounded up to a multiple of 64, and m is rows rounded up to 8, 16, 32 or 64: for each 32 of n columns, for each 8 of m rows, for each row, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written. If input is scaled, scaled of the product before
+	GEMMFewBindX      = 0 // r, [rows], n is in rounded up to a multiple of 64, and m is rows rounded up to a power of two: for each 32 of n columns, for each of m rows, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written. If input is scaled, scaled of the product before
 	GEMMFewBindW      = 1 // r, [out, in] wtype, in the layout weights
 	GEMMFewBindB      = 2 // r, [out] float32
 	GEMMFewBindY      = 3 // w, [rows, out] float32, rows y_stride apart; also read if output == add_scaled
 	GEMMFewBindXParts = 4 // r, [rows, 1 + squares, in/32] float32, parts of the product before; if squares is 0, [rows, in/16] without squares
 	GEMMFewBindNext   = 5 // r, [out] float32, weights of the norm that follows
-	GEMMFewBindScaled = 6 // w, [out] float32, 8 rows in the order of gemm_few, float32: for each 32 columns, for columns c = 0 and 16, for each of 8 rows, columns c to c+15. Places past rows are not written. With output == gated there are out/2 columns
+	GEMMFewBindScaled = 6 // w, [rows], rows in the order of gemm_few, float32: for each 32 columns, for columns c = 0 and 16, for each of rows rounded up to a power of two, columns c to c+15. Places past rows are not written. With output == gated there are out/2 columns
 	GEMMFewBindParts  = 7 // w, [rows], the largest magnitude of each 16 columns of a row of scaled with output == gated; otherwise that of each 32 columns of a row of scaled, and then the sum of the squares of each 32 columns of the row of y
 )
 
@@ -1582,27 +1582,29 @@ const (
 
 // GEMMFewParams are the parameters of gemm_few.
 type GEMMFewParams struct {
-	In         uint32  // columns of W, a multiple of 8
-	Out        uint32  // rows of W
-	YStride    uint32  // elements from one row of y to the next
-	Ahead      uint32  // columns of W, a multiple of 256, that a SIMD group of gemm_few and a threadgroup of gemm_halves request before the input is ready, and that gemm_halves requests ahead later; 0: none
-	Squares    uint32  // 1: a scaled input is multiplied by the factor of its norm, and x_parts has sums of squares, else 0
-	Eps        float32 // added to the mean square of the norm of the input
-	Scale      float32 // factor of the normalised input; 0: 1
-	DeltaScale float32 // with output == add_scaled, factor of the product; 0: 1
+	In           uint32  // columns of W, a multiple of 8
+	Out          uint32  // rows of W
+	YStride      uint32  // elements from one row of y to the next
+	Early        uint32  // if not 0, the largest number of rows, rounded up to a power of two, up to 8: the first weights are copied before the input is ready
+	Threadgroups uint32  // if not 0, the number of threadgroups, each of which computes every threadgroups-th 32 rows of W
+	Squares      uint32  // 1: a scaled input is multiplied by the factor of its norm, and x_parts has sums of squares, else 0
+	Eps          float32 // added to the mean square of the norm of the input
+	Scale        float32 // factor of the normalised input; 0: 1
+	DeltaScale   float32 // with output == add_scaled, factor of the product; 0: 1
 }
 
 // GEMMFewParamsOf decodes the parameters of c, a command of kernel gemm_few.
 func GEMMFewParamsOf(c *table.Cmd) GEMMFewParams {
 	return GEMMFewParams{
-		In:         u32(c, 0),
-		Out:        u32(c, 4),
-		YStride:    u32(c, 8),
-		Ahead:      u32(c, 12),
-		Squares:    u32(c, 16),
-		Eps:        f32(c, 20),
-		Scale:      f32(c, 24),
-		DeltaScale: f32(c, 28),
+		In:           u32(c, 0),
+		Out:          u32(c, 4),
+		YStride:      u32(c, 8),
+		Early:        u32(c, 12),
+		Threadgroups: u32(c, 16),
+		Squares:      u32(c, 20),
+		Eps:          f32(c, 24),
+		Scale:        f32(c, 28),
+		DeltaScale:   f32(c, 32),
 	}
 }
 
@@ -1611,12 +1613,13 @@ func (p GEMMFewParams) Put(c *table.Cmd) {
 	putU32(c, 0, p.In)
 	putU32(c, 4, p.Out)
 	putU32(c, 8, p.YStride)
-	putU32(c, 12, p.Ahead)
-	putU32(c, 16, p.Squares)
-	putF32(c, 20, p.Eps)
-	putF32(c, 24, p.Scale)
-	putF32(c, 28, p.DeltaScale)
-	c.ParamSize = 32
+	putU32(c, 12, p.Early)
+	putU32(c, 16, p.Threadgroups)
+	putU32(c, 20, p.Squares)
+	putF32(c, 24, p.Eps)
+	putF32(c, 28, p.Scale)
+	putF32(c, 32, p.DeltaScale)
+	c.ParamSize = 36
 }
 
 // Bindings of attn_tile.
@@ -1626,7 +1629,7 @@ const (
 	AttnTileBindVCache = 2 // r, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
 	AttnTileBindOut    = 3 // w, [rows, heads, head_dim] float32
 	AttnTileBindLogits = 4 // r, [heads] float32
-	AttnTileBindHalves = 5 // w, [rows], a row of heads*head_dim columns as the kernel halves writes it, with the unit 1; if few is 1, n is in rounded up to a multiple of 64, and m is rows rounded up to 8, 16, 32 or 64: for each 32 of n columns, for each 8 of m rows, for each row, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written
+	AttnTileBindHalves = 5 // w, [rows], a row of heads*head_dim columns as the kernel halves writes it, with the unit 1; if few is 1, n is in rounded up to a multiple of 64, and m is rows rounded up to a power of two: for each 32 of n columns, for each of m rows, for t = 0 to 3: columns 4t to 4t+3 and 16+4t to 19+4t, float16; then a unit for each of m rows, float32. Elements past in are 0, and those past rows are not written
 )
 
 // Specialisation constants of attn_tile.

@@ -10,8 +10,8 @@ import (
 
 // Rows of W that a threadgroup of gemm_few computes, and rows that its scaled rows have room for.
 const (
-	fewGroup  = 32
-	fewPlaces = 8
+	fewGroup = 32
+	fewMost  = 8
 )
 
 // newGEMMFew implements gemm_few, whose arguments are those of gemm_halves without the shape of its
@@ -48,9 +48,10 @@ type gemmFew struct {
 	parts  []float32
 }
 
-// scaledAt returns the index of a column of a row of float32 in the order of gemm_few.
-func scaledAt(r, column int) int {
-	return column/fewGroup*fewGroup*fewPlaces + column%fewGroup/16*16*fewPlaces + r*16 + column%16
+// scaledAt returns the index of a column of row r of rows rows of float32 in the order of gemm_few.
+func scaledAt(rows, r, column int) int {
+	places := decl.FewRows(rows)
+	return column/fewGroup*fewGroup*places + column%fewGroup/16*16*places + r*16 + column%16
 }
 
 func (k *gemmFew) units(*worker) int { return (k.out + fewGroup - 1) / fewGroup }
@@ -61,12 +62,12 @@ func (k *gemmFew) prepare(w *worker, lo, hi int) {
 		return
 	}
 	for r := lo; r < hi; r++ {
-		k.convert(float32s(w.prepared()[r*roundUp(4*k.in):][:4*k.in]), r)
+		k.convert(float32s(w.prepared()[r*roundUp(4*k.in):][:4*k.in]), w.rows, r)
 	}
 }
 
-// convert sets x to row r of the scaled input, rounded to float16 in the unit of its largest element.
-func (k *gemmFew) convert(x []float32, r int) {
+// convert sets x to row r of rows of the scaled input, rounded to float16 in the unit of its largest element.
+func (k *gemmFew) convert(x []float32, rows, r int) {
 	factor := float32(1)
 	var largest []float32
 	if count := k.in / fewGroup; k.squares {
@@ -83,7 +84,7 @@ func (k *gemmFew) convert(x []float32, r int) {
 	unit := halvesUnit(most * factor)
 	inverse := 1 / unit
 	for i := range x {
-		x[i] = dtype.F16ToF32(dtype.F32ToF16(k.x[scaledAt(r, i)]*factor*inverse)) * unit
+		x[i] = dtype.F16ToF32(dtype.F32ToF16(k.x[scaledAt(rows, r, i)]*factor*inverse)) * unit
 	}
 }
 
@@ -95,7 +96,7 @@ func (k *gemmFew) run(w *worker, lo, hi int) {
 }
 
 func (k *gemmFew) more(w *worker, lo, hi int) {
-	products := float32s(w.scratch[(w.rows+2)*roundUp(4*k.in):][:4*fewGroup*fewPlaces])
+	products := float32s(w.scratch[(w.rows+2)*roundUp(4*k.in):][:4*fewGroup*fewMost])
 	for g := lo; g < hi; g++ {
 		if !k.multiply(w, products, g) {
 			return
@@ -103,9 +104,9 @@ func (k *gemmFew) more(w *worker, lo, hi int) {
 		for r := range w.rows {
 			row := products[r*fewGroup:][:fewGroup]
 			if k.output == decl.OutputGated {
-				k.putGated(row, r, g)
+				k.putGated(row, w.rows, r, g)
 			} else {
-				k.put(row, r, g)
+				k.put(row, w.rows, r, g)
 			}
 		}
 	}
@@ -147,17 +148,17 @@ func (k *gemmFew) multiply(w *worker, products []float32, g int) bool {
 	return true
 }
 
-// putGated writes activation(gate) * up of a row of threadgroup g.
-func (k *gemmFew) putGated(row []float32, r, g int) {
+// putGated writes activation(gate) * up of row r of rows of threadgroup g.
+func (k *gemmFew) putGated(row []float32, rows, r, g int) {
 	const half = fewGroup / 2
 	gate := row[:half]
 	k.gated(gate, gate, row[half:])
-	copy(k.scaled[scaledAt(r, g*half):], gate)
+	copy(k.scaled[scaledAt(rows, r, g*half):], gate)
 	k.parts[r*(k.out/fewGroup)+g] = largestOf(gate)
 }
 
-// put writes the product of a row of threadgroup g, or adds it to the residual stream.
-func (k *gemmFew) put(row []float32, r, g int) {
+// put writes the product of row r of rows of threadgroup g, or adds it to the residual stream.
+func (k *gemmFew) put(row []float32, rows, r, g int) {
 	y := k.y[r*k.yStride+g*fewGroup:][:min(fewGroup, k.out-g*fewGroup)]
 	if k.output == decl.OutputStore {
 		copy(y, row)
@@ -169,8 +170,8 @@ func (k *gemmFew) put(row []float32, r, g int) {
 		row[i] = v * k.next[g*fewGroup+i]
 		squares += v * v
 	}
-	copy(k.scaled[scaledAt(r, g*fewGroup):], row[:fewGroup/2])
-	copy(k.scaled[scaledAt(r, g*fewGroup+fewGroup/2):], row[fewGroup/2:])
+	copy(k.scaled[scaledAt(rows, r, g*fewGroup):], row[:fewGroup/2])
+	copy(k.scaled[scaledAt(rows, r, g*fewGroup+fewGroup/2):], row[fewGroup/2:])
 	count := k.out / fewGroup
 	k.parts[2*r*count+g] = largestOf(row)
 	k.parts[(2*r+1)*count+g] = squares

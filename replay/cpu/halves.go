@@ -24,7 +24,7 @@ type halvesRow struct {
 	n      int
 	terms  int
 	r      int // index of an interleaved row
-	blocks int // number of blocks of 8 interleaved rows, or 0
+	places int // number of places of interleaved rows, or 0
 }
 
 // halvesTerms returns the number of float16 of an element.
@@ -47,8 +47,8 @@ func (l halvesLayout) row(b []byte, rows, r int) halvesRow {
 	h := halvesRow{n: (l.in + halvesChunk - 1) / halvesChunk * halvesChunk, terms: l.terms}
 	size := 2*l.terms*h.n + 128
 	if l.few {
-		h.r, h.blocks = r, decl.FewRows(rows)/8
-		h.b = b[:8*h.blocks*size]
+		h.r, h.places = r, decl.FewRows(rows)
+		h.b = b[:h.places*size]
 		return h
 	}
 	h.b = b[r*size:][:size]
@@ -57,17 +57,17 @@ func (l halvesLayout) row(b []byte, rows, r int) halvesRow {
 
 // at returns element i of a term.
 func (h halvesRow) at(term, i int) []byte {
-	if h.blocks > 0 {
+	if h.places > 0 {
 		tile, c := i/32, i%32
-		return h.b[(tile*h.blocks+h.r/8)*512+h.r%8*64+c%16/4*16+c/16*8+c%4*2:]
+		return h.b[(tile*h.places+h.r)*64+c%16/4*16+c/16*8+c%4*2:]
 	}
 	return h.b[2*(term*h.n+i):]
 }
 
 // last returns the unit and, if rows are not interleaved, the unused bytes.
 func (h halvesRow) last() []byte {
-	if h.blocks > 0 {
-		return h.b[16*h.blocks*h.n+4*h.r:]
+	if h.places > 0 {
+		return h.b[2*h.places*h.n+4*h.r:]
 	}
 	return h.b[2*h.terms*h.n:]
 }
