@@ -33,15 +33,16 @@ static inline uint few_step(uint type) {
     return f.tiles == 1 ? f.bytes : f.quants_step;
 }
 
-// few_stage describes a stage of up to 8*N rows of x: the weights, in layout Tiled16 strips of a head and tiles, in
-// layout Rows 32 rows of 128 bytes; then the input. PIANOLA_FEW_RING is the size of a SIMD group's ring. Two
-// threadgroups with small rings fit in a multiprocessor. Behind the rings of all SIMD groups there are 64
-// bytes for the barriers of each.
+// PIANOLA_FEW_RING is the size of a SIMD group's ring. Two threadgroups with small rings fit in a multiprocessor.
+// Behind the rings of all SIMD groups there are 64 bytes for the barriers of each.
 #define PIANOLA_FEW_RING(large) ((large) ? 25600 : 14336 - 64)
 
 // PIANOLA_FEW_EXCHANGE is the size of the place behind the barriers for the sums of up to 8 rows of x, so that the
 // rings can be filled for other rows of W meanwhile. Small rings leave room for it.
 #define PIANOLA_FEW_EXCHANGE 9216
+
+// few_stage describes a stage of up to 8*N rows of x: the weights, in layout Tiled16 strips of a head and tiles, in
+// layout Rows 32 rows of 128 bytes; then the input.
 template <uint T, uint N, uint Wide, bool Scaled>
 struct few_stage {
     enum : uint {
@@ -58,8 +59,8 @@ struct few_stage {
     // tiles returns the number of tiles of a stage: 4 if the ring has room for two such stages, else 2.
     // Float weights always have 2, a whole row of threadgroup memory's banks.
     static inline uint tiles() { return floats == 0 && ring / bytes(4) >= 2 ? 4 : 2; }
-    // input returns the size of the input of a stage with places for rows. A scaled one has room for its float16,
-    // which is half of the float32 where there are 8 places but up to 4 rows.
+    // input returns the size of the input of a stage with places for rows. A scaled one has room for its float16
+    // too; with 8 places it needs none, since 8 rows are not converted in threadgroup memory and 4 leave half free.
     static inline uint input(uint places) {
         return tiles() * (apart == 0 ? N * block : Scaled && places < 8 ? places * 3 * PIANOLA_FEW_ROW : places * (block / 8));
     }
@@ -74,10 +75,10 @@ struct few_part {
     uint first, last;
     threadgroup uchar *ring;
     uint size, count;
-    uint strip;  // of quantised weights, the distance in bytes from a strip to the next
-    uint apart;  // rows of W that are left out between the first 16 and the next
-    uint limit;  // the number of rows of W, or of half of them if apart is not 0
-    uint step;   // from the first row of W that the threadgroup computes at once to those that it computes next
+    uint strip; // of quantised weights, the distance in bytes from a strip to the next
+    uint apart; // rows of W that are left out between the first 16 and the next
+    uint limit; // the number of rows of W, or of half of them if apart is not 0
+    uint step;  // from the first row of W that the threadgroup computes at once to those that it computes next
 };
 
 // few_cursor is a place of the copies: the next tile, and the rows of W from low on, for quantised weights the first

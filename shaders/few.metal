@@ -22,7 +22,8 @@
 // need fewer commands. The output gated is activation(gate) * up, and add_scaled adds the product to the
 // residual stream. Both write float32 in the order of this kernel, and for each row what the next product
 // needs to convert it to float16: the largest magnitudes of parts of the columns and, for add_scaled, sums of
-// squares. With the input scaled, each threadgroup adds these first, and the lanes round what they have copied.
+// squares. With the input scaled, each threadgroup adds these first, and the lanes round what they have copied. A
+// threadgroup of such a product computes 32 rows of W after the other; the copies do not stop in between.
 #include "few.h"
 #include "multiply.h"
 
@@ -30,14 +31,14 @@
 // constants.
 struct few_form {
     uint output, activation;
-    uint apart;               // as in few_part
+    uint apart;                  // as in few_part
     device const float *x_parts; // what the product before has written of each row: largest magnitudes, then squares
-    device const float *next; // weights of the norm that follows
-    device float *scaled;     // float32 in the order of gemm_few
-    device float *parts;      // the x_parts of the next product
-    uint squares;             // 1 if the input has squares
-    float eps, scale;         // of the norm of the input
-    float delta_scale;        // factor of the product
+    device const float *next;    // weights of the norm that follows
+    device float *scaled;        // float32 in the order of gemm_few
+    device float *parts;         // the x_parts of the next product
+    uint squares;                // 1 if the input has squares
+    float eps, scale;            // of the norm of the input
+    float delta_scale;           // factor of the product
 };
 
 // few_factors convert a row of float32 to float16, and back. The factor is the scale of its norm times the inverse

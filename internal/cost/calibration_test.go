@@ -22,8 +22,8 @@ type measured struct {
 // tokens returns the milliseconds of a token from a rate.
 func tokens(rate float64) float64 { return 1e3 / rate }
 
-// h200 are figures of one H200 in mode record, 2026-11-21 to 2026-11-23. Those of decode from the
-// first position on are means over 128 tokens.
+// h200 are figures of one H200 in mode record, 2026-11-21 to 2026-11-23; prompts of 8 tokens were measured again
+// on 2026-11-28. Those of decode from the first position on are means over 128 tokens.
 var h200 = []measured{
 	{"qwen3-0.6b", "Q4_0", 64, 0, tokens(1836)},
 	{"qwen3-0.6b", "Q4_K_M", 64, 0, tokens(1509)},
@@ -43,7 +43,7 @@ var h200 = []measured{
 	{"llama-3.1-8b", "Q4_0", 8240, 0, tokens(482)},
 	{"llama-3.1-8b", "Q8_0", 8240, 0, tokens(338)},
 	{"llama-3.1-8b", "F16", 8240, 0, tokens(223)},
-	{"llama-3.1-8b", "Q4_0", 0, 8, 3.27},
+	{"llama-3.1-8b", "Q4_0", 0, 8, 2.84},
 	{"llama-3.1-8b", "Q4_0", 0, 32, 4.13},
 	{"llama-3.1-8b", "Q4_0", 0, 128, 8.8},
 	{"llama-3.1-8b", "Q4_0", 0, 512, 17.5},
@@ -51,7 +51,7 @@ var h200 = []measured{
 	{"llama-3.1-8b", "Q8_0", 0, 128, 9.4},
 	{"llama-3.1-8b", "Q8_0", 0, 512, 18.4},
 	{"llama-3.1-8b", "Q8_0", 0, 8192, 356},
-	{"llama-3.1-8b", "F16", 0, 8, 5.66},
+	{"llama-3.1-8b", "F16", 0, 8, 4.52},
 	{"llama-3.1-8b", "F16", 0, 32, 6.19},
 	{"llama-3.1-8b", "F16", 0, 128, 7.6},
 	{"llama-3.1-8b", "F16", 0, 512, 14.9},
@@ -62,7 +62,7 @@ var h200 = []measured{
 	{"llama-3.2-1b", "F16", 0, 128, 2.15},
 	{"llama-3.2-1b", "F16", 0, 512, 3.25},
 	{"llama-3.2-1b", "F16", 0, 8192, 63.6},
-	{"qwen3-0.6b", "Q4_0", 0, 8, 1.34},
+	{"qwen3-0.6b", "Q4_0", 0, 8, 0.97},
 	{"qwen3-0.6b", "Q4_0", 0, 32, 1.50},
 	{"qwen3-0.6b", "Q4_0", 0, 128, 2.42},
 	{"qwen3-0.6b", "Q4_0", 0, 512, 3.62},
