@@ -237,7 +237,7 @@ func (a halvesProductArgs) fewTime(l *lowering, group int) float64 {
 	return max(math.Ceil(groups/cores)*one, 2*groups/cores*bytes/fewBytes)
 }
 
-// early returns the number of places for the rows of a program of gemm_few with forms, else 0.
+// early returns the number of places for the rows of a program of at most formRows rows, else 0.
 func (a halvesProductArgs) early(l *lowering) uint32 {
 	if l.p.rows > formRows {
 		return 0
@@ -245,9 +245,10 @@ func (a halvesProductArgs) early(l *lowering) uint32 {
 	return uint32(decl.FewRows(l.p.rows))
 }
 
-// threadgroups returns the number of threadgroups of gemm_few that run at once, if there are more rows of W than
-// they compute at once in a program with forms, else 0. What a threadgroup does before its first product takes as
-// long as the products of 32 rows.
+// threadgroups returns the number of threadgroups of gemm_few that run at once, if W has more rows than they compute
+// at once and the program has at most formRows rows, else 0. Two threadgroups with quantised weights fit in the
+// threadgroup memory of a multiprocessor, one with float weights. A third of the time of a threadgroup for 32 rows
+// of an 8B model passes before its first product (docs/rationale/kernels.md).
 func (a halvesProductArgs) threadgroups(l *lowering) uint32 {
 	running := l.s.in.Chip.Cores
 	if a.w.typ.Quantized() {
