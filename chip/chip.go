@@ -108,10 +108,13 @@ type Chip struct {
 	// GEMVSingle selects the form of gemv for a single row, which loads its input at once. It is the
 	// least threadgroup memory in bytes of quantised products and of float products whose input is a
 	// norm. More than half of a multiprocessor's keeps it from running two threadgroups of such a
-	// product; a quantised one needs 17,408 for the weights of each SIMD group, and its input. A product
+	// product; a quantised one needs 13,056 for the weights of each SIMD group, and its input. A product
 	// for which there is too little memory has the general form. If GEMVSingle is 0, all have it. It
-	// needs GEMVAhead on a CUDA device.
-	GEMVSingle int `json:"gemv_single"`
+	// needs GEMVAhead on a CUDA device. GEMVSingleThreads is the number of threads of a threadgroup in
+	// this form, at most 512. With float matrices of fewer than GEMVSingleWide bytes it is GEMVThreads.
+	GEMVSingle        int `json:"gemv_single"`
+	GEMVSingleThreads int `json:"gemv_single_threads"`
+	GEMVSingleWide    int `json:"gemv_single_wide"`
 
 	// AttnHeads is the largest number of heads, all with the same K and V, that a
 	// threadgroup of attention computes.
@@ -342,8 +345,9 @@ func (c *Chip) Validate() error {
 }
 
 const (
-	maxThreads  = 1024 // per threadgroup; table.Validate has the same limit
-	attnThreads = 256  // largest threadgroup of rope_attn
+	maxThreads    = 1024 // per threadgroup; table.Validate has the same limit
+	attnThreads   = 256  // largest threadgroup of rope_attn
+	singleThreads = 512  // largest threadgroup of gemv's form for one row
 
 	maxRows   = 1 << 16
 	maxHeads  = 1 << 16
@@ -475,6 +479,12 @@ func (c *Chip) checkProducts() error {
 		return fmt.Errorf("gemv_single: %d is not in 0..%d, the bytes of threadgroup memory", c.GEMVSingle, c.ThreadgroupMemory)
 	case c.GEMVSingle > 0 && (c.Device != CUDA || c.GEMVAhead == 0):
 		return errors.New("gemv_single: needs gemv_ahead on a CUDA device")
+	case c.GEMVSingle > 0 && (c.GEMVSingleThreads < c.SIMDWidth || c.GEMVSingleThreads > singleThreads || c.GEMVSingleThreads%c.SIMDWidth != 0):
+		return fmt.Errorf("gemv_single_threads: %d is not a multiple of %d up to %d", c.GEMVSingleThreads, c.SIMDWidth, singleThreads)
+	case c.GEMVSingle == 0 && c.GEMVSingleThreads != 0, c.GEMVSingle == 0 && c.GEMVSingleWide != 0:
+		return errors.New("gemv_single_threads and gemv_single_wide: need gemv_single")
+	case c.GEMVSingleWide < 0:
+		return fmt.Errorf("gemv_single_wide: %d is negative", c.GEMVSingleWide)
 	case c.ActQ8Rows && !c.ActQ8:
 		return errors.New("act_q8_rows: needs act_q8")
 	case c.Fuse.SiLUDownChunk && !c.Fuse.SiLUDown:
@@ -629,8 +639,8 @@ func (c *Chip) Fingerprint() [32]byte {
 	if c.GEMMNarrow > 0 {
 		b = fmt.Appendf(b, "gemm narrow %d", c.GEMMNarrow)
 	}
-	if c.GEMVSingle > 0 {
-		b = fmt.Appendf(b, "gemv single %d", c.GEMVSingle)
+	if c.GEMVSingle > 0 || c.GEMVSingleThreads > 0 || c.GEMVSingleWide > 0 {
+		b = fmt.Appendf(b, "gemv single %d %d %d", c.GEMVSingle, c.GEMVSingleThreads, c.GEMVSingleWide)
 	}
 	if c.GEMVLimit > 0 || c.MergeLimit > 0 || f.Gated || f.Scaled {
 		// Chips without these fields keep the fingerprints of their rolls.

@@ -2,6 +2,7 @@ package compiler
 
 import (
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // fuseQKV fuses the Q, K and V products if their matrices have the same type and all or none have a
@@ -106,6 +107,44 @@ func (s *state) fuseGated() error {
 		})
 	}
 	return nil
+}
+
+// fuseGatedSingle does the same for products of one row whose kernels have the form for it, after their layouts are
+// known. It removes the activation from the product that reads it.
+func (s *state) fuseGatedSingle() error {
+	for _, p := range s.programs {
+		if p.wide {
+			continue
+		}
+		for i := 0; i+1 < len(p.nodes); i++ {
+			s.gateSingle(p, p.nodes[i], p.nodes[i+1])
+		}
+	}
+	return nil
+}
+
+// gateSingle fuses the activation of b's input into a, if a computes gates and the factors of these and only b reads
+// them. A threadgroup with half a strip of gates would take longer than what is saved.
+func (s *state) gateSingle(p *program, a, b *node) {
+	product, ok := a.args.(productArgs)
+	reader, reads := b.args.(productArgs)
+	if !ok || !reads || a.role != roleGateUp || product.output != decl.OutputStore || reader.input != decl.InputSiLUMul || product.w.rows%(2*dtype.TileRows) != 0 {
+		return
+	}
+	x, n := a.out[0], a.out[0].width/2
+	if p.uses(x.v) != 3 || b.in[0] != (operand{v: x.v, width: n}) || b.in[1] != (operand{v: x.v, off: n, width: n}) {
+		return
+	}
+	product.output, product.activation = decl.OutputGated, reader.activation
+	reader.input, reader.activation = decl.InputPlain, 0
+	l := &lowering{s: s, p: p, n: a}
+	group := product.gatedGroup(l)
+	if !product.single(l, group) || product.w.layout == dtype.Tiled16 && group%(2*dtype.TileRows) != 0 {
+		return
+	}
+	y := p.value(b.label()+".input", n).all()
+	a.args, a.out = product, []operand{y}
+	b.args, b.in = reader, []operand{y}
 }
 
 // isSplit reports whether pass split-weights divides a matrix.

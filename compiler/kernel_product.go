@@ -81,7 +81,7 @@ func (a productArgs) lower(l *lowering) {
 	if !a.wide {
 		params.Ahead, params.Stage = l.ahead(a.w), l.stage()
 		if a.single(l, group) {
-			l.flag(kernels.GEMVSpecSingle, true)
+			l.set(kernels.GEMVSpecSingle, decl.SingleOn)
 			params.Ahead = uint32(a.singleAhead(l, group))
 		}
 	}
@@ -105,6 +105,8 @@ const (
 func (a productArgs) group(l *lowering) (group, rows int) {
 	c, out := l.s.in.Chip, a.w.rows
 	switch {
+	case !a.wide && a.output == decl.OutputGated && c.GEMVLimit == 0:
+		return a.gatedGroup(l), l.rows()
 	case !a.wide:
 		return l.s.gemvGroup(a.w), l.rows()
 	case c.GEMMUnit == 0:
@@ -143,6 +145,13 @@ func (s *state) gemvGroup(w *weight) int {
 	return c.GEMVRows
 }
 
+// gatedGroup is gemvGroup for a gated output: gates, and as many of the rows that they are multiplied with.
+func (a productArgs) gatedGroup(l *lowering) int {
+	half := *a.w
+	half.rows /= 2
+	return 2 * roundUp(l.s.gemvGroup(&half), gemvUnit)
+}
+
 // groupOf returns the number of rows, a multiple of gemvUnit, of a threadgroup for which a core
 // requests the fewest bytes, if w is multiplied in several products at once, with out rows each. A core
 // executes GEMVWave threadgroups at a time, and each requests its rows and the input.
@@ -163,15 +172,19 @@ func (s *state) groupOf(w *weight, out, products int) int {
 	return best
 }
 
-// threads returns the chip's GEMVThreads for gemv and for narrow products. For others of gemm it
+// threads returns the chip's GEMVThreads for gemv and for narrow products, and those of singleThreads for gemv's
+// form for one row. For others of gemm it
 // returns one thread per row of W in the threadgroup, or GEMMShare threads per row if there are few
 // rows; these threads share the rows of the input.
 func (a productArgs) threads(l *lowering) int {
 	c := l.s.in.Chip
-	if !a.wide || c.GEMMUnit == 0 || a.narrow(l) {
+	group, _ := a.group(l)
+	switch {
+	case !a.wide && a.single(l, group):
+		return a.singleThreads(l)
+	case !a.wide || c.GEMMUnit == 0 || a.narrow(l):
 		return c.GEMVThreads
 	}
-	group, _ := a.group(l)
 	if c.GEMMShare*group <= c.GEMMRows {
 		return c.GEMMShare * group
 	}
@@ -225,9 +238,11 @@ func (a productArgs) single(l *lowering, group int) bool {
 	switch {
 	case c.GEMVSingle == 0 || l.rows() != 1 || l.p.rows != 1 || l.ahead(w) < tileSlots || w.cols%8 != 0:
 		return false
-	case a.output != decl.OutputStore && a.output != decl.OutputAdd || a.input == decl.InputScaled:
+	case a.output == decl.OutputAddScaled || a.input == decl.InputScaled:
 		return false
-	case uint64(c.GEMVThreads/c.SIMDWidth*a.singleAhead(l, group)+a.singleRest(l, group)) > c.ThreadgroupMemory:
+	case a.output == decl.OutputGated && a.input != decl.InputNorm:
+		return false
+	case uint64(a.singleThreads(l)/c.SIMDWidth*a.singleAhead(l, group)+a.singleRest(l, group)) > c.ThreadgroupMemory:
 		return false
 	case w.layout == dtype.Tiled16:
 		return slices.Contains(singleTypes, w.typ)
@@ -243,7 +258,7 @@ var singleTypes = []dtype.Type{dtype.Q4_0, dtype.Q8_0, dtype.Q4_K, dtype.Q5_K, d
 const (
 	tileSlots   = 10240
 	floatSlots  = 8192
-	singleSlots = 17408
+	singleSlots = 13056
 )
 
 // singleAhead returns the parameter Ahead of a product in the form for one row: what the kernel fills, and
@@ -259,9 +274,22 @@ func (a productArgs) singleAhead(l *lowering, group int) int {
 	ahead += max(0, c.GEMVAhead-tileSlots)
 	if tiles || a.input == decl.InputNorm {
 		rest := max(c.GEMVSingle-a.singleRest(l, group), 0)
-		ahead = max(ahead, roundUp(ceil(rest, c.GEMVThreads/c.SIMDWidth), 16))
+		ahead = max(ahead, roundUp(ceil(rest, a.singleThreads(l)/c.SIMDWidth), 16))
 	}
 	return ahead
+}
+
+// singleThreads returns the number of threads of a product in the form for one row. Float matrices below the chip's
+// GEMVSingleWide have GEMVThreads, so that a multiprocessor has room for two threadgroups.
+func (a productArgs) singleThreads(l *lowering) int {
+	c, w := l.s.in.Chip, a.w
+	if w.layout == dtype.Tiled16 {
+		return c.GEMVSingleThreads
+	}
+	if bytes, _ := w.layout.Bytes(w.typ, uint64(w.rows), uint64(w.cols)); int64(bytes) < int64(c.GEMVSingleWide) {
+		return c.GEMVThreads
+	}
+	return c.GEMVSingleThreads
 }
 
 // singleRest returns the threadgroup memory of the form for one row without that of weights.
@@ -270,7 +298,7 @@ func (a productArgs) singleRest(l *lowering, group int) int {
 	if a.w.layout == dtype.Tiled16 {
 		input = a.w.cols + a.w.cols/8
 	}
-	return input + 2*l.s.in.Chip.GEMVThreads + 4*group
+	return input + 2*a.singleThreads(l) + 4*group
 }
 
 // rows returns the number of rows that a command computes.

@@ -50,6 +50,8 @@ var passes = []pass{
 	{name: "tile-weights", doc: "selects the layout of matrices", run: (*state).tileWeights,
 		on: func(s *state) bool { return s.in.Chip.TileWeights && !s.in.Options.NoRepack }},
 	{name: "split-weights", doc: "splits products whose matrix is larger than a slot may be, by rows of the matrix", run: (*state).splitWeights},
+	{name: "fuse-gated-single", doc: "moves silu(gate) * up from the product that reads it to the one before, if both compute one row in the form for it", run: (*state).fuseGatedSingle,
+		on: fuses(func(c *chip.Chip) bool { return c.Fuse.Gated && c.GEMVSingle > 0 })},
 	{name: "split-input", doc: "converts the input of products to float16 before them, in programs of a chunk", run: (*state).splitInput,
 		on: func(s *state) bool { return s.in.Chip.GEMMHalves > 0 }},
 	{name: "fuse-rope-tile", doc: "fuses the result of fuse-rope-kv with attention whose result becomes float16, in programs of one row or of rows of different sequences", run: (*state).fuseRopeTile,
@@ -69,20 +71,24 @@ var order = [][2]string{
 	{"graph", "fuse-qkv"},
 	{"graph", "fuse-gate-up"},
 	{"graph", "fuse-experts"},
-	{"fuse-experts", "tile-weights"},     // a strip of tiles must lie in one matrix
-	{"fuse-experts", "arena"},            // fuse-experts removes values
-	{"fuse-qkv", "fuse-rope-kv"},         // the strides follow from the fused matrix
-	{"fuse-gate-up", "fuse-silu-down"},   // the strides follow from the fused matrix
-	{"fuse-gate-up", "fuse-gated"},       // fuse-gated changes the product that fuse-gate-up makes
-	{"fuse-gated", "fuse-silu-down"},     // fuse-silu-down handles the remaining activations
-	{"fuse-gated", "arena"},              // fuse-gated removes values
-	{"fuse-qkv", "fuse-scaled"},          // a norm may have one reader that adds
-	{"fuse-product-add", "fuse-scaled"},  // fuse-scaled changes products that add
-	{"fuse-scaled", "fuse-norm-product"}, // fuse-norm-product handles the remaining norms
-	{"fuse-scaled", "split-weights"},     // parts of a product copy its args
-	{"fuse-scaled", "split-rows"},        // all rows of a program have partial sums
-	{"fuse-scaled", "arena"},             // fuse-scaled adds and removes values
-	{"fuse-qkv", "fuse-norm-product"},    // fewer products repeat the norm
+	{"fuse-experts", "tile-weights"},        // a strip of tiles must lie in one matrix
+	{"fuse-experts", "arena"},               // fuse-experts removes values
+	{"fuse-qkv", "fuse-rope-kv"},            // the strides follow from the fused matrix
+	{"fuse-gate-up", "fuse-silu-down"},      // the strides follow from the fused matrix
+	{"fuse-gate-up", "fuse-gated"},          // fuse-gated changes the product that fuse-gate-up makes
+	{"fuse-gated", "fuse-silu-down"},        // fuse-silu-down handles the remaining activations
+	{"fuse-gated", "arena"},                 // fuse-gated removes values
+	{"fuse-silu-down", "fuse-gated-single"}, // fuse-gated-single changes what fuse-silu-down makes
+	{"split-weights", "fuse-gated-single"},  // parts of a product have no gates of their own
+	{"tile-weights", "fuse-gated-single"},   // the form depends on the layout
+	{"fuse-gated-single", "arena"},          // fuse-gated-single adds and removes values
+	{"fuse-qkv", "fuse-scaled"},             // a norm may have one reader that adds
+	{"fuse-product-add", "fuse-scaled"},     // fuse-scaled changes products that add
+	{"fuse-scaled", "fuse-norm-product"},    // fuse-norm-product handles the remaining norms
+	{"fuse-scaled", "split-weights"},        // parts of a product copy its args
+	{"fuse-scaled", "split-rows"},           // all rows of a program have partial sums
+	{"fuse-scaled", "arena"},                // fuse-scaled adds and removes values
+	{"fuse-qkv", "fuse-norm-product"},       // fewer products repeat the norm
 	{"fuse-gate-up", "fuse-norm-product"},
 	{"fuse-product-add", "fuse-residual-norm"},  // fuse-residual-norm handles the remaining additions
 	{"fuse-norm-product", "fuse-residual-norm"}, // fuse-residual-norm handles the remaining norms

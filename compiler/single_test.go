@@ -6,10 +6,12 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/table"
 )
 
 // TestSingle checks which products have gemv's form for one row on an H200, and that those have room for all
-// weights that a SIMD group fills. A threadgroup of 8 SIMD groups has 232,448 bytes there.
+// weights that a SIMD group fills. A threadgroup of 16 SIMD groups has 232,448 bytes there.
 func TestSingle(t *testing.T) {
 	c, err := chip.Lookup("h200")
 	if err != nil {
@@ -25,8 +27,8 @@ func TestSingle(t *testing.T) {
 		{"down of 8B", dtype.Q8_0, 14336, 1, true},
 		{"two rows", dtype.Q8_0, 14336, 2, false},
 		{"a type without an entry", dtype.Q5_0, 14336, 1, false},
-		{"the longest row", dtype.Q4_0, 82176, 1, true},
-		{"a row for which there is too little memory", dtype.Q4_0, 83200, 1, false},
+		{"the longest row", dtype.Q4_0, 19904, 1, true},
+		{"a row for which there is too little memory", dtype.Q4_0, 19936, 1, false},
 	} {
 		const group = 32
 		a := productArgs{w: &weight{typ: test.typ, layout: dtype.Tiled16, rows: 4096, cols: test.in}, output: decl.OutputStore, input: decl.InputPlain}
@@ -36,6 +38,48 @@ func TestSingle(t *testing.T) {
 		}
 		if n := a.singleAhead(l, group); test.single && (n < singleSlots || n%16 != 0) {
 			t.Errorf("%s: %d bytes of weights for each SIMD group, want a multiple of 16, at least %d", test.name, n, singleSlots)
+		}
+	}
+}
+
+// TestGatedSingle checks which product of a feed-forward block computes silu(gate) * up in decode on an H200: gate_up if
+// a threadgroup has whole strips of gates, as with 16 multiprocessors, else down.
+func TestGatedSingle(t *testing.T) {
+	for _, test := range []struct {
+		cores        int
+		gateUp, down uint32 // the output of gate_up, and the input of down
+	}{
+		{16, decl.OutputGated, decl.InputPlain},
+		{132, decl.OutputStore, decl.InputSiLUMul},
+	} {
+		in := input(t, "../testdata/gopher-q8_0.gguf", "h200", Options{})
+		with := *in.Chip
+		with.Cores = test.cores
+		in.Chip = &with
+		tab := mustCompile(t, in)
+		p, _, _ := tab.Program(table.ProgramDecode)
+		seen := 0
+		for i := range tab.ProgramCmds(p) {
+			c := &tab.Cmds[int(p.First)+i]
+			if c.Kernel != kernels.GEMV {
+				continue
+			}
+			values := tab.Specs[c.Spec].Values
+			switch tab.Slots[c.Bind[kernels.GEMVBindW].Slot].Name {
+			case "layer.0.ffn.gate_up":
+				seen++
+				if got := values[kernels.GEMVSpecOutput]; got != test.gateUp {
+					t.Errorf("%d multiprocessors: output %d of gate_up, want %d", test.cores, got, test.gateUp)
+				}
+			case "layer.0.ffn.down":
+				seen++
+				if got := values[kernels.GEMVSpecInput]; got != test.down {
+					t.Errorf("%d multiprocessors: input %d of down, want %d", test.cores, got, test.down)
+				}
+			}
+		}
+		if seen != 2 {
+			t.Errorf("%d multiprocessors: found %d of 2 products", test.cores, seen)
 		}
 	}
 }

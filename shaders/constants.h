@@ -35,7 +35,7 @@ constant uint SEGMENTS [[function_constant(PIANOLA_FC_SEGMENTS)]]; // 1 if the s
 constant uint CONV [[function_constant(PIANOLA_FC_CONV)]]; // input and output of the convolution
 constant uint DECAY [[function_constant(PIANOLA_FC_DECAY)]]; // form of the weights of the decay
 constant uint GATE [[function_constant(PIANOLA_FC_GATE)]]; // order of a gate and a norm
-constant uint SINGLE [[function_constant(PIANOLA_FC_SINGLE)]]; // 1 if there is one row, whose loads are issued together
+constant uint SINGLE [[function_constant(PIANOLA_FC_SINGLE)]]; // on if there is one row, whose loads are issued together; paired if each SIMD group also computes what two would
 constant uint WIDE [[function_constant(PIANOLA_FC_WIDE)]]; // 1 if a threadgroup computes up to 64 rows of W and of x, 0 if up to 32
 constant uint HALVES [[function_constant(PIANOLA_FC_HALVES)]]; // 1 if the result becomes float16
 

@@ -24,14 +24,16 @@ static inline uint last_row(thread product &p, device const pianola_step *step, 
     return min(p.last, second.rows);
 }
 
-// share describes how a threadgroup divides its rows among its SIMD groups.
+// share describes how the steps of a threadgroup's rows are divided, usually into one share for each SIMD group.
 struct share {
     uint first; // the first row of W
     uint count; // number of rows
     uint shift; // a unit has 1 << shift rows
     uint steps; // steps per unit
-    uint each;  // steps per SIMD group; the last groups may have fewer or none
+    uint each;  // steps per share; the last shares may have fewer or none
     uint total; // steps of all units
+    uint gates; // if the output is gated, the number of units that are gates; the rows of the other units are apart
+    uint apart; // rows further on
 };
 
 // quotient returns a/b. Most divisors here are powers of two, and a division takes many
@@ -43,26 +45,27 @@ static inline uint quotient(uint a, uint b) {
     return a / b;
 }
 
-static inline share share_of(thread const product &p, uint group, uint shift, uint steps, uint simds) {
+static inline share share_of(thread const product &p, uint group, uint shift, uint steps, uint shares) {
     const uint first = group * p.group;
     const uint count = min(p.group, p.out - first);
     const uint total = ((count + (1u << shift) - 1) >> shift) * steps;
-    return {first, count, shift, steps, quotient(total + simds - 1, simds), total};
+    return {first, count, shift, steps, quotient(total + shares - 1, shares), total, ~0u, 0};
 }
 
-// cursor is the position of a SIMD group in its share.
+// cursor is a position in a share.
 struct cursor {
     uint unit, step;
     uint left; // steps
 };
 
-static inline cursor cursor_of(share s, uint simd) {
-    const uint from = min(simd * s.each, s.total);
+// cursor_of returns the beginning of a share.
+static inline cursor cursor_of(share s, uint index) {
+    const uint from = min(index * s.each, s.total);
     const uint unit = quotient(from, s.steps);
     return {unit, from - unit * s.steps, min(s.each, s.total - from)};
 }
 
-// end_of returns the step at which the SIMD group's share ends within the cursor's unit.
+// end_of returns the step at which the share ends within the cursor's unit.
 static inline uint end_of(share s, cursor c) { return min(s.steps, c.step + c.left); }
 
 // advance moves the cursor by n steps, at most to the beginning of the next unit.
@@ -76,34 +79,38 @@ static inline void advance(thread cursor &c, share s, uint n) {
     }
 }
 
-// A SIMD group's part of a unit is in slot simd + unit of threadgroup memory. No two parts have
-// the same slot, since both numbers only grow.
-static inline threadgroup float *slot_of(threadgroup float *tg, share s, uint simd, uint unit) { return tg + ((simd + unit) << s.shift); }
+// The part of a unit in a share is in slot index + unit of threadgroup memory. No two parts have the same slot, since
+// both numbers only grow.
+static inline threadgroup float *slot_of(threadgroup float *tg, share s, uint index, uint unit) { return tg + ((index + unit) << s.shift); }
+
+// row_sum returns the sum of the parts of row i of the threadgroup.
+static inline float row_sum(threadgroup const float *tg, share s, uint i, uint shares) {
+    float sum = 0.0f;
+    const uint from = (i >> s.shift) * s.steps;
+    threadgroup const float *part = tg + i;
+    uint begin = 0;
+    _Pragma("clang loop unroll_count(4)")
+    for (uint k = 0; k < shares; k++) {
+        if (begin < from + s.steps && begin + s.each > from) {
+            sum += *part;
+        }
+        begin += s.each;
+        part += 1u << s.shift;
+    }
+    return sum;
+}
 
 // add_up adds the partial sums of each row to y. For the first columns of x it also adds the
 // bias, and uses the old value of y only if the product is to be added. before is the old y of
 // the thread's first row.
-static inline void add_up(threadgroup float *tg, thread const product &p, share s, uint row, bool first, float before, uint tid, uint simds) {
-    for (uint i = tid; i < s.count; i += simds * 32) {
-        const uint unit = i >> s.shift;
+static inline void add_up(threadgroup float *tg, thread const product &p, share s, uint row, bool first, float before, uint tid, uint shares, uint threads) {
+    for (uint i = tid; i < s.count; i += threads) {
         device float *y = p.y + ulong(row) * p.y_stride + s.first + i;
         const float bias = first && p.bias ? p.b[s.first + i] : 0.0f;
         if (!first || (p.add && i != tid)) {
             before = *y;
         }
-        float sum = 0.0f;
-        const uint from = unit * s.steps;
-        threadgroup const float *part = tg + i;
-        uint begin = 0;
-        _Pragma("clang loop unroll_count(4)")
-        for (uint k = 0; k < simds; k++) {
-            if (begin < from + s.steps && begin + s.each > from) {
-                sum += *part;
-            }
-            begin += s.each;
-            part += 1u << s.shift;
-        }
-        *y = sum + bias + before;
+        *y = row_sum(tg, s, i, shares) + bias + before;
     }
 }
 
@@ -155,7 +162,7 @@ static inline void load_floats(thread To &to, device const uchar *w, uint in, ui
 // last one.
 template <uint T, typename To>
 static inline void load_step(thread To &to, thread const product &p, share s, cursor c, tile_lane at, uint pieces) {
-    const uint first = s.first + (c.unit << s.shift);
+    const uint first = s.first + (c.unit << s.shift) + (c.unit >= s.gates ? s.apart : 0);
     const uint piece = min((c.step << at.shift) + at.piece, pieces - 1);
     if (is_float(T)) {
         load_floats<T>(to, p.w, p.in, p.out, first, piece);
@@ -284,17 +291,18 @@ static inline void copy_first(threadgroup uchar *ring, uint slots, thread const 
     }
 }
 
-// gemv_bytes returns the size of the threadgroup memory before the ring.
-static inline uint gemv_bytes(thread const product &p, bool floats, uint simds) {
+// gemv_bytes returns the size of the threadgroup memory before the rings.
+static inline uint gemv_bytes(thread const product &p, bool floats, uint shares) {
     const uint input = floats ? 4 * p.in : p.in + p.in / 8;
-    return (64 * simds + (p.group + 3) / 4 * 16 + input + 15) / 16 * 16;
+    return (64 * shares + (p.group + 3) / 4 * 16 + input + 15) / 16 * 16;
 }
 
 // gemv_copies is gemv_batches with weights from the ring, of count slots. The cursor ahead marks the next step
-// to copy, a few steps after c. The input of a step is loaded before the wait for its weights, so that its time
-// is part of the wait.
+// to copy, a few steps after c, which is at the beginning of the share with the given index. The next share, of
+// rest steps, follows it. The input of a step is loaded before the wait for its weights, so that its time is part of
+// the wait.
 template <uint T>
-static inline void gemv_copies(threadgroup uchar *ring, uint count, thread cursor &ahead, thread const product &p, share s, cursor c, tile_lane at, uint pieces, input_rows in, threadgroup float *slots, uint lane, uint simd) {
+static inline void gemv_copies(threadgroup uchar *ring, uint count, thread cursor &ahead, thread const product &p, share s, cursor c, uint index, uint rest, tile_lane at, uint pieces, input_rows in, threadgroup float *slots, uint lane) {
     float4 sum = float4(0.0f);
     copies slot = {ring, lane, step_form(T)};
     while (c.left > 0) {
@@ -308,7 +316,12 @@ static inline void gemv_copies(threadgroup uchar *ring, uint count, thread curso
         const bool ends = c.step + 1 == end_of(s, c);
         advance(c, s, 1);
         if (ends) {
-            finish_unit<T>(sum, slot_of(slots, s, simd, unit), s, lane);
+            finish_unit<T>(sum, slot_of(slots, s, index, unit), s, lane);
+            if (c.left == 0) {
+                c.left = rest;
+                rest = 0;
+                index++;
+            }
         }
     }
 }
@@ -370,7 +383,7 @@ static inline void gemv_steps(thread product &p, uint room, device const pianola
         threadgroup_barrier(mem_flags::mem_threadgroup);
 #ifdef PIANOLA_COPIES
         if (copying) {
-            gemv_copies<T>(ring, slots_of(T), ahead, p, s, begin, at, pieces, in, slots, lane, simd);
+            gemv_copies<T>(ring, slots_of(T), ahead, p, s, begin, simd, 0, at, pieces, in, slots, lane);
         } else {
             load_batch<T>(b, p, s, begin, at, pieces);
             gemv_batches<T>(b, p, s, begin, at, pieces, in, slots, lane, simd);
@@ -379,7 +392,7 @@ static inline void gemv_steps(thread product &p, uint room, device const pianola
         gemv_batches<T>(b, p, s, begin, at, pieces, in, slots, lane, simd);
 #endif
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        add_up(slots, p, s, row, true, before, first, simds);
+        add_up(slots, p, s, row, true, before, first, simds, simds * 32);
     }
 #ifdef PIANOLA_COPIES
     // If no row was active, the first copies are still in flight.
@@ -434,7 +447,7 @@ static inline void gemv_rows(thread product &p, device const pianola_step *step,
             const uint first = simd * 32 + lane;
             const float before = p.add && first < s.count ? p.y[ulong(row) * p.y_stride + s.first + first] : 0.0f;
             threadgroup_barrier(mem_flags::mem_threadgroup);
-            add_up(slots, p, s, row, c == 0, before, first, simds);
+            add_up(slots, p, s, row, c == 0, before, first, simds, simds * 32);
         }
     }
 }

@@ -37,19 +37,35 @@ kernel void gemv(
 #endif
 #ifdef PIANOLA_COPIES
     if (SINGLE != 0) {
+        const bool paired = SINGLE == PIANOLA_SINGLE_PAIRED;
+        // Quantised products with gates and without have code of their own, which is faster; floats share it
+        // (docs/rationale/kernels.md).
+        const bool gates = OUTPUT == PIANOLA_OUTPUT_GATED && (INPUT == PIANOLA_INPUT_PLAIN || INPUT == PIANOLA_INPUT_NORM);
+#define PIANOLA_SINGLE_CASE(type, gates) \
+    if (INPUT == PIANOLA_INPUT_SILU_MUL) { \
+        gemv_single<PIANOLA_WTYPE_##type, PIANOLA_LONG_READS>(a, p.ahead, false, paired, step, s, tg, group.x, lane, simd, simds); \
+    } else if (INPUT == PIANOLA_INPUT_PLAIN) { \
+        gemv_single<PIANOLA_WTYPE_##type, PIANOLA_LONG_READS>(a, p.ahead, gates, paired, step, s, tg, group.x, lane, simd, simds); \
+    } else { \
+        gemv_single<PIANOLA_WTYPE_##type, PIANOLA_SHORT_READS>(a, p.ahead, gates, paired, step, s, tg, group.x, lane, simd, simds); \
+    }
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: \
-        if (INPUT == PIANOLA_INPUT_SILU_MUL) { \
-            gemv_single<PIANOLA_WTYPE_##type, PIANOLA_SILU_READS>(a, p.ahead, step, s, tg, group.x, lane, simd, simds); \
+        if (INPUT == PIANOLA_INPUT_NORM && gates) { \
+            PIANOLA_SINGLE_CASE(type, true) \
         } else { \
-            gemv_single<PIANOLA_WTYPE_##type, PIANOLA_INPUT_READS>(a, p.ahead, step, s, tg, group.x, lane, simd, simds); \
+            PIANOLA_SINGLE_CASE(type, false) \
         } \
         break;
+#define PIANOLA_FLOAT_CASE(type) \
+    case PIANOLA_WTYPE_##type: PIANOLA_SINGLE_CASE(type, gates) break;
         switch (WTYPE_FAMILY) {
             PIANOLA_QUANTISED(PIANOLA_CASE)
-            PIANOLA_FLOATS(PIANOLA_CASE)
+            PIANOLA_FLOATS(PIANOLA_FLOAT_CASE)
         default: break;
         }
+#undef PIANOLA_FLOAT_CASE
+#undef PIANOLA_SINGLE_CASE
 #undef PIANOLA_CASE
         return;
     }

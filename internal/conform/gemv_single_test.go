@@ -11,13 +11,13 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// TestSingleGEMV compares gemv's form for one row with its general form, which gives the same bits, and
-// with the CPU device.
+// TestSingleGEMV compares gemv's form for one row with its general form and with half as many paired SIMD groups, which
+// give the same bits, and with the CPU device.
 func TestSingleGEMV(t *testing.T) {
 	for _, typ := range types() {
 		e := typed(t, typ, false)
 		elems, _ := typ.Block()
-		p := productOf{kernel: kernels.GEMV, t: typ, act: decl.ActQ8, layout: dtype.Tiled16, rows: 1, rowGroup: 1, ahead: 17408, single: true}
+		p := productOf{kernel: kernels.GEMV, t: typ, act: decl.ActQ8, layout: dtype.Tiled16, rows: 1, rowGroup: 1, ahead: 13056, single: true}
 		switch {
 		case typ == dtype.F16 || typ == dtype.BF16:
 			p.act, p.layout, p.stage, p.ahead = decl.ActF32, dtype.Rows, 4352, 8192
@@ -38,7 +38,11 @@ func TestSingleGEMV(t *testing.T) {
 				if p.layout != dtype.Rows && (p.silu || p.norm || p.merge.splits > 0) {
 					device, exact = 1e-2, 8e-2
 				}
-				threads := pick(r, 32, 64, 96, 192, 256, 256)
+				if p.gatedSingle(r); p.apple.gated {
+					exact *= 2 // both factors are of rounded inputs
+				}
+				threads := pick(r, 32, 96, 256, 256, 512, 512)
+				p.threads = threads
 				p.check(t, e, seed, threads, device, exact)
 				p.sameAsGeneral(t, e, seed, threads)
 			}
@@ -46,22 +50,39 @@ func TestSingleGEMV(t *testing.T) {
 	}
 }
 
-// sameAsGeneral compares the bits of a product with those of gemv's general form.
+// gatedSingle sometimes makes the output of a product in the form for one row gated.
+func (p *productOf) gatedSingle(r *rand.Rand) {
+	p.apple.gated = p.norm && r.IntN(2) == 0
+	if p.apple.gated {
+		p.out, p.group, p.add, p.gelu = 32*((p.out+31)/32), 16*((p.group+15)/16), false, r.IntN(2) == 1
+	}
+}
+
+// sameAsGeneral compares the bits of a product with those of gemv's general form, and with those of half as many
+// paired SIMD groups if there are 8 or 16. The general form has at most 256, and no gated outputs.
 func (p *productOf) sameAsGeneral(t *testing.T, e *emu.Program, seed uint64, threads int) {
 	t.Helper()
 	k, _ := decl.Lookup(p.kernel)
-	var first *outcome
-	for _, single := range []bool{false, true} {
+	run := func(q productOf, threads int) *outcome {
 		r := rand.New(rand.NewPCG(seed, uint64(p.t)))
-		q := *p
-		q.single = single
+		q.threads = threads
 		c, _ := q.command(r)
 		tab, slots := c.tableOf(t)
-		got := c.emulated(t, e, tab, c.contents(t, tab, slots, r), launch{threads: threads, order: emu.Random, seed: seed})
-		if first == nil {
-			first = got
-		} else if err := compare(k, got, first, nil); err != nil {
-			t.Fatalf("seed %d, %d threads, %+v: beside the general form: %v", seed, threads, q, err)
+		return c.emulated(t, e, tab, c.contents(t, tab, slots, r), launch{threads: threads, order: emu.Random, seed: seed})
+	}
+	want := run(*p, threads)
+	if threads == 256 || threads == 512 {
+		paired := *p
+		paired.paired = true
+		if err := compare(k, run(paired, threads/2), want, nil); err != nil {
+			t.Fatalf("seed %d, %d paired threads, %+v: %v", seed, threads/2, *p, err)
+		}
+	}
+	if threads <= 256 && !p.apple.gated {
+		general := *p
+		general.single = false
+		if err := compare(k, run(general, threads), want, nil); err != nil {
+			t.Fatalf("seed %d, %d threads, %+v: beside the general form: %v", seed, threads, *p, err)
 		}
 	}
 }

@@ -108,6 +108,8 @@ type productOf struct {
 	ahead    uint32
 	stage    uint32
 	single   bool // gemv's form for one row
+	paired   bool // with two shares for each SIMD group
+	threads  int  // its threads
 	rowGroup int
 	silu     bool
 	gelu     bool // GELU instead of SiLU
@@ -155,7 +157,7 @@ func (p *productOf) command(r *rand.Rand) (command, []float64) {
 		y = normal(r, len(y), p.scale)
 	}
 	c := command{
-		kernel: p.kernel, apple: p.apple != appleProduct{},
+		kernel: p.kernel, apple: p.apple != appleProduct{} && !p.single,
 		specs: []uint32{uint32(p.t), p.act, input, one(p.bias), uint32(p.layout), p.output(), one(p.gelu)},
 		params: kernels.GEMVParams{
 			In: uint32(p.in), Out: uint32(p.out), XStride: uint32(xs), YStride: uint32(ys), Group: uint32(p.group), RowGroup: uint32(p.rowGroup),
@@ -168,7 +170,11 @@ func (p *productOf) command(r *rand.Rand) (command, []float64) {
 		},
 	}
 	if p.single {
-		c.specs = append(c.specs, 1)
+		c.threads = uint32(p.threads)
+		c.specs = append(c.specs, decl.SingleOn)
+		if p.paired {
+			c.specs[len(c.specs)-1] = decl.SinglePaired
+		}
 	}
 	if p.apple.addScaled {
 		c.input["next"] = f32(normal(r, p.out, 1))

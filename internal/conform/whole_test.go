@@ -65,8 +65,10 @@ func small(c *chip.Chip) {
 // rows.
 func integers(c *chip.Chip) { c.ActQ8, c.TileWeights, c.GEMVRows = true, true, 16 }
 
-// single changes the chip so that products of one row use gemv's form for it.
-func single(c *chip.Chip) { c.GEMVSingle = 116736 }
+// single changes the chip so that products of one row use gemv's form for it, and gate_up has whole strips of gates.
+func single(c *chip.Chip) {
+	c.GEMVSingle, c.GEMVSingleThreads, c.GEMVSingleWide, c.Cores = 116736, 512, 1<<16, 16
+}
 
 // wholeContext is the context of the tables: 40 tokens of prompt and some more. It is divided
 // into two splits.

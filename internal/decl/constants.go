@@ -20,6 +20,7 @@ var (
 	convValues   = []string{"gated", "silu"}
 	decayValues  = []string{"log", "negative"}
 	gateValues   = []string{"alone", "before", "after"}
+	singleValues = []string{"off", "on", "paired"}
 
 	activationValues = activation.Names()
 )
@@ -88,6 +89,13 @@ const (
 const (
 	DecayLog      = 0 // the weight is the logarithm of the rate of decay
 	DecayNegative = 1 // the weight is the negative rate of decay
+)
+
+// Values of the constant single.
+const (
+	SingleOff = iota
+	SingleOn
+	SinglePaired
 )
 
 // Values of the constant gate.
@@ -166,7 +174,7 @@ var (
 	constWide       = Constant{Name: "wide", Flag: true, Doc: "1 if a threadgroup computes up to 64 rows of W and of x, 0 if up to 32"}
 	constHalves     = Constant{Name: "halves", Flag: true, Doc: "1 if the result becomes float16"}
 	constActivation = Constant{Name: "activation", Values: activationValues, Doc: "the activation function"}
-	constSingle     = Constant{Name: "single", Flag: true, Doc: "1 if there is one row, whose loads are issued together"}
+	constSingle     = Constant{Name: "single", Values: singleValues, Doc: "on if there is one row, whose loads are issued together; paired if each SIMD group also computes what two would"}
 	constNorm       = Constant{Name: "norm", Flag: true, Doc: "1 if the sum is normalised"}
 	constDecay      = Constant{Name: "decay", Values: decayValues, Doc: "form of the weights of the decay"}
 	constGate       = Constant{Name: "gate", Values: gateValues, Doc: "order of a gate and a norm"}

@@ -44,13 +44,14 @@ var gemv = matmul(Kernel{
 	Require: []string{
 		"input != merge || rows <= 1 && heads*head_dim == in && head_dim % 4 == 0 && in <= 1048576",
 		"input != merge || splits >= 1 && splits <= 8 && span >= 1 && span <= 65536",
+		"single == on || threads <= 256", "single != paired || threads == 128 || threads == 256",
 	},
 	Second: []Second{
 		{Name: "kv_len", Offset: SecondKVLen, Min: "input == merge ? 1 : 0", Max: "input == merge ? context : 0", Doc: secondKVLen.Doc},
 		{Name: "behind", Offset: SecondBehind, Max: "input == merge ? program_rows - 1 : 0", Doc: secondBehind.Doc},
 		secondRows,
 	},
-	TGMem: gemvTGMem,
+	TGMem: "(single == paired ? 2*threads : 0) + " + gemvTGMem,
 	Order: gemvOrder,
 }).scaling()
 
@@ -95,7 +96,7 @@ func matmul(k Kernel) Kernel {
 		"weights == rows || group % 8 == 0", "weights == rows || act == q8", "act == f32 || act == q8",
 		"stage % 256 == 0", "ahead % 16 == 0", "ahead <= 65536",
 		"activation == silu || activation == gelu_tanh",
-		"input != scaled && output != gated && output != add_scaled || act == f32 && weights == rows",
+		"input != scaled && output != add_scaled || act == f32 && weights == rows",
 		"input != scaled || splits >= 1", "output != gated || input != silu_mul && out % 2 == 0 && group % 2 == 0",
 	}, k.Require...)
 	k.Bindings = []Binding{
@@ -129,8 +130,10 @@ func matmul(k Kernel) Kernel {
 		k.Specs = append(k.Specs, constSingle)
 		k.Optional = append(k.Optional, "single")
 		k.Require = append(k.Require,
-			"!single || rows == 1 && in % 8 == 0 && ahead >= (weights == rows ? 8192 : 17408) && (output == store || output == add)",
-			"!single || weights == tiled16 || (wtype == F16 || wtype == BF16) && in <= stage")
+			"single == off || rows == 1 && in % 8 == 0 && ahead >= (weights == rows ? 8192 : 13056) && output != add_scaled && input != scaled",
+			"output != gated || single != off || act == f32 && weights == rows",
+			"single == off || output != gated || group % 16 == 0 && (weights == rows || out % 32 == 0) && input == norm",
+			"single == off || weights == tiled16 || (wtype == F16 || wtype == BF16) && in <= stage")
 	}
 	// The worker holds the input of every row, as float32 or as int8 with one scale per block,
 	// which is never larger, rounded up to 64 bytes. If the product is added, it also holds

@@ -279,7 +279,7 @@ const (
 	GEMVSpecWeights    = 4 // layout of the weights, a dtype.Layout
 	GEMVSpecOutput     = 5 // what becomes of the product
 	GEMVSpecActivation = 6 // the activation function
-	GEMVSpecSingle     = 7 // 1 if there is one row, whose loads are issued together
+	GEMVSpecSingle     = 7 // on if there is one row, whose loads are issued together; paired if each SIMD group also computes what two would
 )
 
 // GEMVParams are the parameters of gemv.

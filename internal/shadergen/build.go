@@ -267,7 +267,11 @@ func (p *project) host(out string, b hostBuild) error {
 		}
 		add(p.object, name)
 	}
-	if err := p.put("kernels.cc", hostList(files)); err != nil {
+	kernelList, err := hostList(files)
+	if err != nil {
+		return err
+	}
+	if err := p.put("kernels.cc", kernelList); err != nil {
 		return err
 	}
 	add(p.native, filepath.Join(p.build, "kernels.cc"))

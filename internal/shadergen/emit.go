@@ -217,7 +217,7 @@ func (s *source) hostSource(include string) string {
 }
 
 // hostList returns the emulator's list of all kernels.
-func hostList(files []*source) string {
+func hostList(files []*source) (string, error) {
 	var b strings.Builder
 	b.WriteString("#include \"emulator.h\"\nextern \"C\" {\n")
 	for _, s := range files {
@@ -228,9 +228,17 @@ func hostList(files []*source) string {
 	b.WriteString("extern const pianola_kernel pianola_kernels[] = {\n")
 	for _, s := range files {
 		for _, k := range s.kernels {
-			fmt.Fprintf(&b, "    {%q, %d, pianola_run_%s},\n", k.name, cmp.Or(k.maxThreads, 1024), k.name)
+			most := cmp.Or(k.maxThreads, 1024)
+			list, err := entries(k.name)
+			if err != nil {
+				return "", err
+			}
+			for _, e := range list {
+				most = max(most, threadsOf(e.Name, most))
+			}
+			fmt.Fprintf(&b, "    {%q, %d, pianola_run_%s},\n", k.name, most, k.name)
 		}
 	}
 	b.WriteString("    {nullptr, 0, nullptr},\n};\n}\n")
-	return b.String()
+	return b.String(), nil
 }

@@ -132,11 +132,14 @@ const (
 // registers and little code.
 var singles = append(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows)),
 	fix("wtype", uint32(dtype.Q4_0), uint32(dtype.Q8_0), uint32(dtype.Q4_K), uint32(dtype.Q5_K), uint32(dtype.Q6_K)).and("act", decl.ActQ8).and("weights", uint32(dtype.Tiled16))...).
-	and("input", decl.InputPlain, decl.InputSiLUMul, decl.InputNorm, decl.InputMerge).and(single, 1)
+	and("input", decl.InputPlain, decl.InputSiLUMul, decl.InputNorm, decl.InputMerge).and(single, decl.SingleOn, decl.SinglePaired)
 
-// singleRegisters is the largest number of registers of a thread of these entries. A multiprocessor then
-// has room for the threadgroups of two of them, of which one has at most 112.
-const singleRegisters = 144
+// singleThreads is the largest number of threads of a threadgroup of these entries, and singleRegisters that of
+// registers of a thread: a multiprocessor has 65,536.
+const (
+	singleThreads   = 512
+	singleRegisters = 128
+)
 
 // ownRegisters is that of the entries of rope_attn_tile for one size of heads: a multiprocessor then has room
 // for two of its threadgroups.
@@ -146,11 +149,22 @@ const ownRegisters = 128
 // two threadgroups of 384 threads.
 const expertRegisters = 80
 
+// isSingle reports whether an entry is one of gemv for a single row.
+func isSingle(entry string) bool { return strings.Contains(entry, "_"+single) }
+
+// threadsOf returns the largest number of threads of a threadgroup of an entry, of a kernel whose source says most.
+func threadsOf(entry string, most int) int {
+	if isSingle(entry) {
+		return singleThreads
+	}
+	return most
+}
+
 // registersOf returns the largest number of registers of a thread of an entry, or 0 if the assembler may
 // choose it.
 func registersOf(entry string) int {
 	switch {
-	case strings.HasSuffix(entry, "_"+single+"1"):
+	case isSingle(entry):
 		return singleRegisters
 	case strings.HasPrefix(entry, "rope_attn_tile__head_dim"):
 		return ownRegisters
@@ -172,7 +186,7 @@ var embedded = append(slices.Concat(fix("wtype", append(floats, quantised...)...
 
 var instances = []compiled{
 	// Only Apple's GPUs scale inputs, and gate or scale outputs.
-	{kernel: "gemv", fixed: append(append(slices.Clone(rows), tiled...).below("input", decl.InputScaled).below("output", decl.OutputGated).and(single, 0), singles...)},
+	{kernel: "gemv", fixed: append(append(slices.Clone(rows), tiled...).below("input", decl.InputScaled).below("output", decl.OutputGated).and(single, decl.SingleOff), singles...)},
 	{kernel: "gemm", fixed: append(rows, tiled...)},
 	{kernel: "expert_gemv", fixed: append(slices.Clone(rows), tiled...)},
 	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16, decl.ActF16x2).and("weights", uint32(dtype.Rows)).and(segments, 0),

@@ -60,7 +60,7 @@ func (p *project) from(s *source, file string, a *architecture) (string, error) 
 			return "", err
 		}
 		for _, e := range list {
-			fmt.Fprintln(&limits, e.Name, k.maxThreads, registersOf(e.Name))
+			fmt.Fprintln(&limits, e.Name, threadsOf(e.Name, k.maxThreads), registersOf(e.Name))
 		}
 	}
 	return sum([]byte(name), limits.Bytes(), []byte(finishSource)), nil

@@ -35,7 +35,7 @@ func finishPTX(text []byte, files *source, path string, resident int) ([]byte, e
 			if j < 0 {
 				return nil, bad("entry %s belongs to no kernel", m[1])
 			}
-			threads, registers = files.kernels[j].maxThreads, registersOf(m[1])
+			threads, registers = threadsOf(m[1], files.kernels[j].maxThreads), registersOf(m[1])
 		}
 		fields := strings.Fields(line)
 		if threads > 0 && line == "{" {

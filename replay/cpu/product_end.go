@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
@@ -39,6 +40,10 @@ func (k *matmul) bindEnd(b *binder, count int) {
 	switch output {
 	case decl.OutputGated:
 		b.need(k.out%2 == 0 && k.group%2 == 0, "%d rows in groups of %d have no gates", k.out, k.group)
+		if k.tiled != nil {
+			b.need(k.out%(2*dtype.TileRows) == 0, "%d rows have no strips of gates", k.out)
+			k.group = (k.group + 2*dtype.TileRows - 1) / (2 * dtype.TileRows) * 2 * dtype.TileRows
+		}
 		k.end.gated = b.gated(kernels.GEMVSpecActivation)
 	case decl.OutputAddScaled:
 		k.end.next, k.end.scaled, k.end.squares = b.f32(kernels.GEMVBindNext), b.f32(kernels.GEMVBindScaled), b.f32(kernels.GEMVBindSquares)

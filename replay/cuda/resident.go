@@ -37,6 +37,8 @@ type interpreter struct {
 	block  [3]uint32
 	shared uint32
 	bodies []uint32 // body of each command of the program; the kernel patch has body 0
+	// threads are the number of threads of each command.
+	threads []uint32
 }
 
 // aheadBytes is the largest size of the next product's weights that are prefetched while a
@@ -48,6 +50,24 @@ const aheadBytes = 8 << 20
 // residentBlocks is the number of threadgroups per multiprocessor. With more, grid barriers
 // would take longer. The compiler divides products for the same number.
 const residentBlocks = 1
+
+// residentThreads is the number of threads of the resident kernel, if no command needs more. With 512, a thread could
+// have only 128 registers, and decoding would take up to twice as long.
+const residentThreads = 256
+
+// walked returns the instance and the number of threads with which the resident kernel executes command c: those of the
+// table, or of gemv's form for one row half as many paired SIMD groups, which compute the same bits.
+func (l *loader) walked(c int) (*Instance, uint32) {
+	cmd, n := &l.t.Cmds[c], l.d.kernels[c].block[0]
+	values := l.t.Specs[cmd.Spec].Values
+	if cmd.Kernel == kernels.GEMV && n == 2*residentThreads && values[kernels.GEMVSpecSingle] == decl.SingleOn {
+		values[kernels.GEMVSpecSingle] = decl.SinglePaired
+		if in, ok := l.d.modules.choose(l.instances[c].Kernel, values); ok {
+			return in, residentThreads
+		}
+	}
+	return l.instances[c], n
+}
 
 // overlaps is false: programs for several rows are graphs of the kernels of mode encode.
 func (resident) overlaps() bool { return false }
@@ -111,13 +131,14 @@ func (l *loader) interpreter(p *table.Program) (*interpreter, error) {
 	instances := []*Instance{l.patch}
 	for i := range l.t.ProgramCmds(p) {
 		c := int(p.First) + i
-		at := slices.Index(instances, l.instances[c])
+		instance, threads := l.walked(c)
+		at := slices.Index(instances, instance)
 		if at < 0 {
-			at, instances = len(instances), append(instances, l.instances[c])
+			at, instances = len(instances), append(instances, instance)
 		}
-		in.bodies = append(in.bodies, uint32(at))
+		in.bodies, in.threads = append(in.bodies, uint32(at)), append(in.threads, threads)
 		in.shared = max(in.shared, d.kernels[c].shared)
-		in.block[0] = max(in.block[0], d.kernels[c].block[0])
+		in.block[0] = max(in.block[0], threads)
 	}
 	var texts []*assembled // text of each instance
 	for _, i := range instances {
@@ -287,7 +308,7 @@ func (d *Device) records(program int) ([]byte, error) {
 		c := int(p.First) + i
 		cmd := &t.Cmds[c]
 		// A barrier follows the kernel patch.
-		put(i+1, &d.args[c], in.bodies[i], cmd.Grid, d.kernels[c].block[0], cmd.Barrier != 0 || i == 0)
+		put(i+1, &d.args[c], in.bodies[i], cmd.Grid, in.threads[i], cmd.Barrier != 0 || i == 0)
 		at, size, err := d.weightsOf(p, cmd)
 		if err != nil {
 			return nil, device.NewCommandError(name, t, c, err)
