@@ -240,7 +240,7 @@ func (a productArgs) single(l *lowering, group int) bool {
 		return false
 	case a.output == decl.OutputAddScaled || a.input == decl.InputScaled:
 		return false
-	case a.output == decl.OutputGated && a.input != decl.InputNorm:
+	case a.output == decl.OutputGated && a.input != decl.InputNorm && (a.input != decl.InputPlain || w.layout == dtype.Tiled16):
 		return false
 	case uint64(a.singleThreads(l)/c.SIMDWidth*a.singleAhead(l, group)+a.singleRest(l, group)) > c.ThreadgroupMemory:
 		return false

@@ -52,7 +52,7 @@ func TestSingleGEMV(t *testing.T) {
 
 // gatedSingle sometimes makes the output of a product in the form for one row gated.
 func (p *productOf) gatedSingle(r *rand.Rand) {
-	p.apple.gated = p.norm && r.IntN(2) == 0
+	p.apple.gated = (p.norm || p.layout == dtype.Rows && !p.silu && p.merge.splits == 0) && r.IntN(2) == 0
 	if p.apple.gated {
 		p.out, p.group, p.add, p.gelu = 32*((p.out+31)/32), 16*((p.group+15)/16), false, r.IntN(2) == 1
 	}

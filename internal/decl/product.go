@@ -132,7 +132,7 @@ func matmul(k Kernel) Kernel {
 		k.Require = append(k.Require,
 			"single == off || rows == 1 && in % 8 == 0 && ahead >= (weights == rows ? 8192 : 13056) && output != add_scaled && input != scaled",
 			"output != gated || single != off || act == f32 && weights == rows",
-			"single == off || output != gated || group % 16 == 0 && (weights == rows || out % 32 == 0) && input == norm",
+			"single == off || output != gated || group % 16 == 0 && (input == norm || input == plain && weights == rows) && (weights == rows || out % 32 == 0)",
 			"single == off || weights == tiled16 || (wtype == F16 || wtype == BF16) && in <= stage")
 	}
 	// The worker holds the input of every row, as float32 or as int8 with one scale per block,

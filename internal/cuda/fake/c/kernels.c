@@ -166,10 +166,10 @@ static void gemv(const launch *l) {
         for (uint32_t h = 0; l->specs[2] == MERGE && h < p->heads; h++)
             merge(x + h * p->head_dim, F(0) + h * p->splits * p->head_dim, F(1) + 2 * h * p->splits, p->splits, p->span, p->window, second(l, 4) + second(l, 8), p->head_dim);
         dots(products, l->bind[2], l->specs[0], 0, x, p->in, p->out);
-        for (uint32_t o = 0; o < p->out; o++) {
-            float *y = F(4) + (uint64_t)r * p->y_stride + o;
-            *y = products[o] + (l->specs[3] ? F(3)[o] : 0) + (l->specs[5] ? *y : 0);
-        }
+        float *y = F(4) + (uint64_t)r * p->y_stride;
+        for (uint32_t o = 0; o < p->out; o++) products[o] += (l->specs[3] ? F(3)[o] : 0) + (l->specs[5] == PIANOLA_OUTPUT_ADD ? y[o] : 0);
+        if (l->specs[5] != PIANOLA_OUTPUT_GATED) memcpy(y, products, p->out * sizeof *y);
+        for (uint32_t o = 0; l->specs[5] == PIANOLA_OUTPUT_GATED && o < p->out / 2; o++) y[o] = gated(l->specs[6], products[o]) * products[p->out / 2 + o];
     }
     free(products);
     free(x);
