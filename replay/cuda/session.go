@@ -66,10 +66,11 @@ func (d backend) Open() (s *session, size uint64, err error) {
 	}
 	defer d.leave(&err)
 	s.mem = slices.Clone(d.mem)
-	if err := d.begin(s); err != nil {
+	if s.stage, err = d.newStage(&s.own); err != nil {
 		return s, 0, err
 	}
-	if s.stage, err = d.newStage(&s.own); err != nil {
+	// From here on the executor may exchange the session's slots for those of another.
+	if err := d.begin(s); err != nil {
 		return s, 0, err
 	}
 	return s, d.current.size, d.prepare(s)
