@@ -44,6 +44,12 @@ func (p *program) feeds(a, b *node) bool {
 	return b.in[0] == a.out[0] && p.uses(a.out[0].v) == 2
 }
 
+// feedsHalves reports whether b's inputs are the two halves of a's first output, and no other node uses its value.
+func (p *program) feedsHalves(a, b *node) bool {
+	x, n := a.out[0], a.out[0].width/2
+	return b.in[0] == (operand{v: x.v, width: n}) && b.in[1] == (operand{v: x.v, off: n, width: n}) && p.uses(x.v) == 3
+}
+
 // splice replaces the n nodes from index i on by others.
 func (p *program) splice(i, n int, with ...*node) {
 	p.nodes = append(p.nodes[:i:i], append(with, p.nodes[i+n:]...)...)

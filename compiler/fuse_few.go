@@ -87,8 +87,7 @@ func (p *program) fuseFewNorm(i int, product halvesProductArgs, norm addNormHalv
 func (p *program) fuseFewGated(i int, product halvesProductArgs, a halvesArgs) {
 	before, n := p.nodes[i], p.nodes[i+1]
 	y, half := before.out[0], product.w.rows/2
-	if a.input != decl.InputSiLUMul || !p.scales(i+2, n.out[0]) || y.off != 0 || y.width != 2*half || p.uses(y.v) != 3 ||
-		n.in[0] != (operand{v: y.v, width: half}) || n.in[1] != (operand{v: y.v, off: half, width: half}) {
+	if a.input != decl.InputSiLUMul || !p.scales(i+2, n.out[0]) || y.off != 0 || y.width != 2*half || !p.feedsHalves(before, n) {
 		return
 	}
 	product.form.output, product.form.activation = decl.OutputGated, a.activation

@@ -95,10 +95,7 @@ func (s *state) fuseGated() error {
 			continue
 		}
 		pairs(p, func(a *node, product productArgs, b *node, act siluMulArgs) bool {
-			x := a.out[0]
-			n := x.width / 2
-			if a.role != roleGateUp || product.output != decl.OutputStore || !inProducts(act.activation) || p.uses(x.v) != 3 || s.isSplit(product.w) ||
-				b.in[0] != (operand{v: x.v, width: n}) || b.in[1] != (operand{v: x.v, off: n, width: n}) {
+			if a.role != roleGateUp || product.output != decl.OutputStore || !inProducts(act.activation) || s.isSplit(product.w) || !p.feedsHalves(a, b) {
 				return false
 			}
 			product.output, product.activation = decl.OutputGated, act.activation
@@ -131,8 +128,7 @@ func (s *state) gateSingle(p *program, a, b *node) {
 	if !ok || !reads || a.role != roleGateUp || product.output != decl.OutputStore || reader.input != decl.InputSiLUMul || product.w.rows%(2*dtype.TileRows) != 0 {
 		return
 	}
-	x, n := a.out[0], a.out[0].width/2
-	if p.uses(x.v) != 3 || b.in[0] != (operand{v: x.v, width: n}) || b.in[1] != (operand{v: x.v, off: n, width: n}) {
+	if !p.feedsHalves(a, b) {
 		return
 	}
 	product.output, product.activation = decl.OutputGated, reader.activation
@@ -142,7 +138,7 @@ func (s *state) gateSingle(p *program, a, b *node) {
 	if !product.single(l, group) || product.w.layout == dtype.Tiled16 && group%(2*dtype.TileRows) != 0 {
 		return
 	}
-	y := p.value(b.label()+".input", n).all()
+	y := p.value(b.label()+".input", a.out[0].width/2).all()
 	a.args, a.out = product, []operand{y}
 	b.args, b.in = reader, []operand{y}
 }

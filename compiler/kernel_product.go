@@ -173,9 +173,8 @@ func (s *state) groupOf(w *weight, out, products int) int {
 }
 
 // threads returns the chip's GEMVThreads for gemv and for narrow products, and those of singleThreads for gemv's
-// form for one row. For others of gemm it
-// returns one thread per row of W in the threadgroup, or GEMMShare threads per row if there are few
-// rows; these threads share the rows of the input.
+// form for one row. For others of gemm it returns one thread per row of W in the threadgroup, or GEMMShare threads per
+// row if there are few rows; these threads share the rows of the input.
 func (a productArgs) threads(l *lowering) int {
 	c := l.s.in.Chip
 	group, _ := a.group(l)

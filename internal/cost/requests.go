@@ -226,7 +226,7 @@ func (v *view) gemvRequests(r *requests, device string) {
 	tiled := v.value("weights") == uint64(dtype.Tiled16)
 	input, output := v.value("input"), v.value("output")
 	apple := !tiled &&
-		(device == chip.Metal || input == decl.InputScaled || output == decl.OutputGated || output == decl.OutputAddScaled)
+		(device == chip.Metal || input == decl.InputScaled || output == decl.OutputGated && v.value("single") == decl.SingleOff || output == decl.OutputAddScaled)
 	steps := !apple && (tiled || !t.Quantized() && in%8 == 0 && in <= stage)
 	x, x2 := 4*in, uint64(0)
 	switch input {

@@ -185,7 +185,7 @@ var embedded = append(slices.Concat(fix("wtype", append(floats, quantised...)...
 	append(fix("wtype", quantised...), mlx...).and("weights", uint32(dtype.Tiled16))...)
 
 var instances = []compiled{
-	// Only Apple's GPUs scale inputs, and gate or scale outputs.
+	// Only Apple's GPUs scale inputs and outputs, and only they gate outputs in the general form.
 	{kernel: "gemv", fixed: append(append(slices.Clone(rows), tiled...).below("input", decl.InputScaled).below("output", decl.OutputGated).and(single, decl.SingleOff), singles...)},
 	{kernel: "gemm", fixed: append(rows, tiled...)},
 	{kernel: "expert_gemv", fixed: append(slices.Clone(rows), tiled...)},

@@ -37,8 +37,8 @@ type interpreter struct {
 	block  [3]uint32
 	shared uint32
 	bodies []uint32 // body of each command of the program; the kernel patch has body 0
-	// threads are the number of threads of each command.
-	threads []uint32
+
+	threads []uint32 // number of threads of each command
 }
 
 // aheadBytes is the largest size of the next product's weights that are prefetched while a
