@@ -110,7 +110,7 @@ func TestBatchingFewQuantised(t *testing.T) {
 				continue
 			}
 			groups := uint32(2)
-			if tab.Specs[c.Spec].Values[kernels.GEMMFewSpecWide] == 1 {
+			if tab.Specs[c.Spec].Values[kernels.GEMMFewSpecShape] == decl.ShapeWide {
 				groups = 1
 			}
 			if c.Grid[1] != groups {

@@ -63,11 +63,11 @@ func (s *state) fuseFew() error {
 			}
 			switch a := n.args.(type) {
 			case addNormHalvesArgs:
-				if n.in[0] == before.out[0] && p.uses(before.out[0].v) == 2 && p.scales(i+2, n.out[1]) {
+				if n.in[0] == before.out[0] && p.uses(before.out[0].v) == 2 && s.scales(p, i+2, n.out[1]) {
 					p.fuseFewNorm(i, product, a)
 				}
 			case halvesArgs:
-				p.fuseFewGated(i, product, a)
+				s.fuseFewGated(p, i, product, a)
 			}
 		}
 	}
@@ -84,10 +84,10 @@ func (p *program) fuseFewNorm(i int, product halvesProductArgs, norm addNormHalv
 
 // fuseFewGated fuses the activation at index i+1 into the product at index i, whose rows of W are gates and then
 // ups, and its conversion into the products after it.
-func (p *program) fuseFewGated(i int, product halvesProductArgs, a halvesArgs) {
+func (s *state) fuseFewGated(p *program, i int, product halvesProductArgs, a halvesArgs) {
 	before, n := p.nodes[i], p.nodes[i+1]
 	y, half := before.out[0], product.w.rows/2
-	if a.input != decl.InputSiLUMul || !p.scales(i+2, n.out[0]) || y.off != 0 || y.width != 2*half || !p.feedsHalves(before, n) {
+	if a.input != decl.InputSiLUMul || !s.scales(p, i+2, n.out[0]) || y.off != 0 || y.width != 2*half || !p.feedsHalves(before, n) {
 		return
 	}
 	product.form.output, product.form.activation = decl.OutputGated, a.activation
@@ -122,13 +122,13 @@ func (p *program) halvesReaders(i int, x operand) []*node {
 	return p.nodes[i:end]
 }
 
-// scales reports whether the products from index i on, whose input is x, are to read rows of float32. They copy more
-// bytes than rows of float16 for each byte of W, so the products of large quantised matrices would take as long as
-// the command that they save, or longer (docs/rationale/kernels.md).
-func (p *program) scales(i int, x operand) bool {
+// scales reports whether the products of p from index i on, whose input is x, are to read rows of float32. They copy
+// more bytes than rows of float16 for each byte of W, so the products of large quantised matrices would take as long as
+// the command that they save, or longer, unless they keep their input (docs/rationale/kernels.md).
+func (s *state) scales(p *program, i int, x operand) bool {
 	for _, n := range p.halvesReaders(i, x) {
 		w := n.args.(halvesProductArgs).w
-		if bytes, _ := w.typ.Bytes(uint64(w.rows * w.cols)); w.typ.Quantized() && bytes > scaledBytes {
+		if bytes, _ := w.typ.Bytes(uint64(w.rows * w.cols)); w.typ.Quantized() && bytes > scaledBytes && !s.keeps(w, p.rows, decl.InputScaled) {
 			return false
 		}
 	}

@@ -2,6 +2,7 @@ package compiler
 
 import (
 	"math"
+	"slices"
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
@@ -139,10 +140,12 @@ func (s *state) segments() bool {
 }
 
 const (
-	warpgroupThreads = 384 // threads of a threadgroup of gemm_halves with warpgroup matrix instructions
-	fewThreads       = 256 // threads of a threadgroup of gemm_few
-	fewRows          = 32  // rows of W and most rows of x of a threadgroup of gemm_few; it has twice as many in the wide form
-	halvesGroup      = 128 // rows of W that a threadgroup of warpgroups computes
+	warpgroupThreads = 384    // threads of a threadgroup of gemm_halves with warpgroup matrix instructions
+	fewThreads       = 256    // threads of a threadgroup of gemm_few
+	wholeThreads     = 512    // those in its shape whole
+	wholeMemory      = 147520 // its threadgroup memory besides the sums and the input
+	fewRows          = 32     // rows of W and most rows of x of a threadgroup of gemm_few; it has twice as many in the wide form
+	halvesGroup      = 128    // rows of W that a threadgroup of warpgroups computes
 	// halvesConstant is the part of such a threadgroup's time that does not depend on its shape. Its
 	// unit is the time of one product for each column.
 	halvesConstant = 8192
@@ -171,10 +174,13 @@ func (a halvesProductArgs) kernel() decl.ID {
 func (a halvesProductArgs) weights() []*weight { return []*weight{a.w, a.bias, a.form.next.w} }
 
 func (a halvesProductArgs) threads(l *lowering) int {
-	if a.few {
-		return fewThreads
+	switch {
+	case !a.few:
+		return a.shape(l).threads
+	case a.fewShape(l) == decl.ShapeWhole:
+		return wholeThreads
 	}
-	return a.shape(l).threads
+	return fewThreads
 }
 
 func (a halvesProductArgs) lower(l *lowering) {
@@ -189,9 +195,7 @@ func (a halvesProductArgs) lower(l *lowering) {
 	l.set(kernels.GEMMHalvesSpecAct, a.act)
 	l.set(kernels.GEMMHalvesSpecWeights, uint32(a.w.layout))
 	if a.few {
-		if a.wide(l) {
-			l.flag(kernels.GEMMFewSpecWide, true)
-		}
+		l.set(kernels.GEMMFewSpecShape, a.fewShape(l))
 		p := kernels.GEMMFewParams{In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Early: a.early(l), Threadgroups: a.threadgroups(l)}
 		a.form.lower(l, &p)
 		p.Put(&l.cmd)
@@ -216,6 +220,39 @@ const (
 	fewProducts = 690
 	fewBytes    = 64
 )
+
+// fewShape returns the shape of gemm_few, a value of the constant.
+func (a halvesProductArgs) fewShape(l *lowering) uint32 {
+	switch {
+	case a.whole(l):
+		return decl.ShapeWhole
+	case a.wide(l):
+		return decl.ShapeWide
+	}
+	return decl.ShapeUsual
+}
+
+// whole reports whether gemm_few keeps all rows of its input in threadgroup memory.
+func (a halvesProductArgs) whole(l *lowering) bool { return l.s.keeps(a.w, l.p.rows, a.form.input) }
+
+// keeps reports whether gemm_few keeps the input of a product of w in threadgroup memory in a program of a number of
+// rows. There must be an entry for w and room for the rows, and a threadgroup must copy no more bytes of them than of 32
+// rows of w: with more, the other form is faster, which does so while it multiplies (docs/rationale/kernels.md).
+func (s *state) keeps(w *weight, rows int, input uint32) bool {
+	if rows > formRows || w.layout != dtype.Tiled16 || !slices.Contains(singleTypes, w.typ) {
+		return false
+	}
+	if dtype.FormOf(w.typ).Elems > 32 && w.cols%2048 != 0 { // segments are whole blocks
+		return false
+	}
+	places := decl.FewRows(rows)
+	size := uint64(2 * places * w.cols)
+	if input == decl.InputScaled {
+		size *= 2
+	}
+	weights, _ := w.typ.Bytes(uint64(fewRows * w.cols))
+	return size <= weights && uint64(wholeMemory+places*(2048+2*w.cols)) <= s.in.Chip.ThreadgroupMemory && wholeThreads <= s.in.Chip.MaxThreads
+}
 
 // wide reports whether the wide form of gemm_few is estimated to take less time. Its threadgroups request
 // fewer bytes for each product, but there are fewer of them. For up to 8 rows the other form is faster, and
@@ -251,7 +288,7 @@ func (a halvesProductArgs) early(l *lowering) uint32 {
 // of an 8B model passes before its first product (docs/rationale/kernels.md).
 func (a halvesProductArgs) threadgroups(l *lowering) uint32 {
 	running := l.s.in.Chip.Cores
-	if a.w.typ.Quantized() {
+	if a.w.typ.Quantized() && !a.whole(l) {
 		running *= 2
 	}
 	if l.p.rows > formRows || ceil(a.w.rows, fewRows) <= running {

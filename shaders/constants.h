@@ -36,7 +36,7 @@ constant uint CONV [[function_constant(PIANOLA_FC_CONV)]]; // input and output o
 constant uint DECAY [[function_constant(PIANOLA_FC_DECAY)]]; // form of the weights of the decay
 constant uint GATE [[function_constant(PIANOLA_FC_GATE)]]; // order of a gate and a norm
 constant uint SINGLE [[function_constant(PIANOLA_FC_SINGLE)]]; // on if there is one row, whose loads are issued together; paired if each SIMD group also computes what two would
-constant uint WIDE [[function_constant(PIANOLA_FC_WIDE)]]; // 1 if a threadgroup computes up to 64 rows of W and of x, 0 if up to 32
+constant uint SHAPE [[function_constant(PIANOLA_FC_SHAPE)]]; // usual if a threadgroup computes up to 32 rows of W and of x; wide if up to 64; whole if it keeps all rows of x, up to 8, in threadgroup memory
 constant uint HALVES [[function_constant(PIANOLA_FC_HALVES)]]; // 1 if the result becomes float16
 
 // The weight type, or its family if it has one.

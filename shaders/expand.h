@@ -85,6 +85,52 @@ static inline uint2 halves_of_bytes(uint w, half d, half m) {
     return uint2(as_type<uint>(a * half2(d)), as_type<uint>(b * half2(d)));
 }
 
+// group_halves returns the weights of column groups g and g+4 of a row of a tile. q, second and high are those of
+// group_quants, the others those of tile_scales_of.
+template <uint T>
+static inline uint4 group_halves(uint q, uint second, uint high, uint g, uint d, uint m, uint s0, uint s1) {
+    const tile_scales scales = tile_scales_of<T>(d, m, s0, s1);
+    const uint2 w = group_quants<T>(q, second, high, g);
+    return uint4(halves_of_bytes<T>(w.x, scales.d.x, scales.m.x), halves_of_bytes<T>(w.y, scales.d.y, scales.m.y));
+}
+
+// has_nibbles reports whether the quants of a type are the nibbles of words, without further bits or a code book.
+static inline bool has_nibbles(uint type) {
+    const tile_form f = tile_form_of(type);
+    return f.parts == 4 && f.high == 0 && !has_levels(type);
+}
+
+// nibbles_of returns the nibbles of q that mask selects as the low bits of two float16 from 1024 on.
+static inline half2 nibbles_of(uint q, uint mask) {
+#ifdef PIANOLA_NVPTX
+    return as_type<half2>(metal::shim::and_or(q, mask, 0x64006400));
+#else
+    return as_type<half2>((q & mask) | 0x64006400);
+#endif
+}
+
+// nibble_halves is group_halves for a type that has_nibbles, but in each half of the result, columns 1 and 2 are
+// exchanged: an operation then takes two quants from a word.
+template <uint T>
+static inline uint4 nibble_halves(uint q, uint d, uint m, uint s0, uint s1) {
+    const tile_scales scales = tile_scales_of<T>(d, m, s0, s1);
+    // The nibbles of columns 16 to 31 are in units of 16. All steps but the last are exact.
+    const half2 offset = half2(half(float(1024 + quant_offset(T))));
+    const half2 higher = half2(half(-float(1024 / 16 + quant_offset(T))));
+    const half2 a = nibbles_of(q, 0x000f000f) - offset;
+    const half2 b = nibbles_of(q >> 8, 0x000f000f) - offset;
+    const half2 c = fma(nibbles_of(q, 0x00f000f0), half2(1.0h / 16.0h), higher);
+    const half2 e = fma(nibbles_of(q >> 8, 0x00f000f0), half2(1.0h / 16.0h), higher);
+    const half2 low = half2(scales.d.x);
+    const half2 high = half2(scales.d.y);
+    if (has_minimum(T)) {
+        const half2 x = half2(scales.m.x);
+        const half2 y = half2(scales.m.y);
+        return uint4(as_type<uint>(fma(a, low, x)), as_type<uint>(fma(b, low, x)), as_type<uint>(fma(c, high, y)), as_type<uint>(fma(e, high, y)));
+    }
+    return uint4(as_type<uint>(a * low), as_type<uint>(b * low), as_type<uint>(c * high), as_type<uint>(e * high));
+}
+
 // row_tile is one row of a tile as it is stored.
 struct row_tile {
     uint words[8]; // of each part

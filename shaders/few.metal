@@ -23,29 +23,9 @@
 // residual stream. Both write float32 in the order of this kernel, and for each row what the next product
 // needs to convert it to float16: the largest magnitudes of parts of the columns and, for add_scaled, sums of
 // squares. With the input scaled, each threadgroup adds these first, and the lanes round what they have copied. A
-// threadgroup of such a product computes 32 rows of W after the other; the copies do not stop in between.
-#include "few.h"
-#include "multiply.h"
-
-// few_form is what gemm_few computes besides the product of rows of float16. output and activation are
-// constants.
-struct few_form {
-    uint output, activation;
-    uint apart;                  // as in few_part
-    device const float *x_parts; // what the product before has written of each row: largest magnitudes, then squares
-    device const float *next;    // weights of the norm that follows
-    device float *scaled;        // float32 in the order of gemm_few
-    device float *parts;         // the x_parts of the next product
-    uint squares;                // 1 if the input has squares
-    float eps, scale;            // of the norm of the input
-    float delta_scale;           // factor of the product
-};
-
-// few_factors convert a row of float32 to float16, and back. The factor is the scale of its norm times the inverse
-// of the unit, a power of two.
-struct few_factors {
-    float factor, unit;
-};
+// threadgroup of such a product computes 32 rows of W after the other; the copies do not stop in between. For some
+// types there is a shape for such rows alone, see few_whole.h.
+#include "few_whole.h"
 
 // few_sums are a lane's sums: for each 32 rows of W of two products with each of N blocks of 8 rows of x.
 template <uint N, uint Wide>
@@ -115,9 +95,7 @@ static inline few_weights few_quants(threadgroup const uchar *strips, uint k, ui
     PIANOLA_UNROLL
     for (uint r = 0; r < 4; r++) {
         const uint shift = r % 2 * 16;
-        const tile_scales scales = tile_scales_of<T>((r < 2 ? d.x : d.y) >> shift & 0xffff, (r < 2 ? m.x : m.y) >> shift & 0xffff, s.x >> (8 * r) & 255, s.y >> (8 * r) & 255);
-        const uint2 q = group_quants<T>(v[r], second[r], high[r], t);
-        w.of[r] = uint4(halves_of_bytes<T>(q.x, scales.d.x, scales.m.x), halves_of_bytes<T>(q.y, scales.d.y, scales.m.y));
+        w.of[r] = group_halves<T>(v[r], second[r], high[r], t, (r < 2 ? d.x : d.y) >> shift & 0xffff, (r < 2 ? m.x : m.y) >> shift & 0xffff, s.x >> (8 * r) & 255, s.y >> (8 * r) & 255);
     }
     return w;
 }
@@ -222,146 +200,21 @@ static inline void add_few(thread const few_sums<N, Wide> &sums, thread const ha
     }
 }
 
-// few_reduced are the rows that a threadgroup reduces before it multiplies a scaled input, one for each SIMD
-// group. begin_factors returns the SIMD group's row, whose first loads are issued, and few_factors_of its
-// factors.
-struct few_reduced {
-    device const float4 *most, *squares;
-    float4 first_most, first_squares;
-    uint count; // vectors
-};
-
-static inline few_reduced begin_factors(thread const few_form &form, uint in, uint row, uint lane) {
-    few_reduced d;
-    const uint parts = in / (form.squares != 0 ? 32 : 16);
-    d.count = parts / 4;
-    d.most = (device const float4 *)(form.x_parts + ulong(row) * parts * (1 + form.squares));
-    d.squares = d.most + d.count;
-    d.first_most = lane < d.count ? d.most[lane] : float4(0.0f);
-    d.first_squares = form.squares != 0 && lane < d.count ? d.squares[lane] : float4(0.0f);
-    return d;
-}
-
-static inline few_factors few_factors_of(thread const few_reduced &d, thread const few_form &form, uint in, uint lane) {
-    float4 most = d.first_most;
-    for (uint i = lane + 32; i < d.count; i += 32) {
-        most = max(most, d.most[i]);
-    }
-    float scale = 1.0f;
-    if (form.squares != 0) { // the order of add_parts
-        float sum = (d.first_squares.x + d.first_squares.y) + (d.first_squares.z + d.first_squares.w);
-        for (uint i = lane + 32; i < d.count; i += 32) {
-            const float4 v = d.squares[i];
-            sum += (v.x + v.y) + (v.z + v.w);
-        }
-        scale = precise::rsqrt(simd_sum(sum) / float(in) + form.eps) * or_one(form.scale);
-    }
-    const float unit = unit_of(simd_max(max(max(most.x, most.y), max(most.z, most.w))) * scale);
-    return {scale * as_type<float>((254u << 23) - as_type<uint>(unit)), unit};
-}
-
 // few_at returns the place of the factors of a row.
 static inline threadgroup float *few_at(threadgroup uchar *factors, uint row) { return (threadgroup float *)(factors + 64 * row); }
 
-// few_vector is a thread's vector of the residual stream, and of the weights of the norm that follows. The first
-// 64 threads have one.
-struct few_vector {
-    float4 x, w;
-};
-
-// few_place4 returns the index of a vector of a row of float32 in the order of gemm_few, for up to 8 rows.
-static inline ulong few_place4(uint vector, uint row, uint places) { return (ulong(vector / 4) * places + row) * 4 + vector % 4; }
-
-// begin_vector loads a thread's vector.
-static inline few_vector begin_vector(thread const few_form &form, thread const halves_product &p, uint tid) {
-    few_vector v = {float4(0.0f), float4(0.0f)};
-    if (form.output == PIANOLA_OUTPUT_ADD_SCALED && tid < 64) {
-        v.w = ((device const float4 *)form.next)[p.low / 4 + tid % 8];
-        v.x = ((device const float4 *)(p.y + ulong(min(tid / 8, p.last - 1)) * p.y_stride))[p.low / 4 + tid % 8];
-    }
-    return v;
-}
-
-// few_results adds the sums of all SIMD groups for up to 8 rows of x as add_few does. It returns the products in
-// threadgroup memory: 32 for each row. unit is that of the thread's row, few_row_of.
-template <uint T, uint N, uint Wide>
-static inline threadgroup float *few_results(thread const few_sums<N, Wide> &sums, thread const halves_product &p, thread const few_form &form, float unit, threadgroup uchar *tg, uint lane, uint simd) {
-    threadgroup float *all = (threadgroup float *)few_exchange<T, N, Wide>(tg);
-    threadgroup float *results = all + 2 * PIANOLA_SIMDS * 32 * 4;
-    PIANOLA_UNROLL
-    for (uint i = 0; i < 2; i++) {
-        ((threadgroup float4 *)all)[(i * PIANOLA_SIMDS + simd) * 32 + lane] = sums.of[i][0];
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    const uint tid = simd * 32 + lane; // product tid / 128, lane tid / 4 % 32, element tid % 4
-    float v = 0.0f;
-    PIANOLA_UNROLL
-    for (uint k = 0; k < PIANOLA_SIMDS; k++) {
-        v += all[(tid / 128 * PIANOLA_SIMDS + k) * 128 + tid % 128];
-    }
-    const uint o = few_row<T>(tid / 128, tid % 4 / 2, tid / 4 % 32);
-    results[tid / 4 % 4 * 64 + tid % 2 * 32 + o] = v * unit + (p.bias ? p.b[p.low + few_of(o, form.apart)] : 0.0f);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    return results;
-}
-
-// few_row_of returns the row of x of the result that few_results computes in a thread.
-static inline uint few_row_of(uint tid) { return tid / 4 % 4 * 2 + tid % 2; }
-
-// put_gated writes activation(gate) * up of 16 columns of each row.
-static inline void put_gated(threadgroup const float *results, thread const halves_product &p, thread const few_form &form, uint tid) {
-    if (tid >= 128) {
-        return;
-    }
-    const uint r = tid / 16;
-    const uint column = tid % 16;
-    const float v = gated(form.activation, results[r * 32 + column]) * results[r * 32 + 16 + column];
-    const float most = part_max(abs(v));
-    const float both = max(most, simd_shuffle_xor(most, ushort(8)));
-    if (r >= p.last) {
-        return;
-    }
-    const uint at = p.low + column;
-    form.scaled[4 * few_place4(at / 4, r, few_places(p.last)) + at % 4] = v;
-    if (column == 0) {
-        form.parts[ulong(r) * (p.out / 32) + p.low / 16] = both;
-    }
-}
-
-// put_scaled adds the product to the residual stream, and writes the stream times the weights of the norm that
-// follows.
-static inline void put_scaled(threadgroup const float *results, thread const halves_product &p, thread const few_form &form, few_vector v, uint tid) {
-    if (tid >= 64) {
-        return;
-    }
-    const uint r = tid / 8;
-    const uint vector = p.low / 4 + tid % 8;
-    const float4 x = added(v.x, ((threadgroup const float4 *)results)[tid], form.delta_scale);
-    const float squares = part_sum(dot(x, x));
-    const float4 scaled = x * v.w;
-    const float4 a = abs(scaled);
-    const float most = part_max(max(max(a.x, a.y), max(a.z, a.w)));
-    if (r >= p.last) {
-        return;
-    }
-    ((device float4 *)(p.y + ulong(r) * p.y_stride))[vector] = x;
-    ((device float4 *)form.scaled)[few_place4(vector, r, few_places(p.last))] = scaled;
-    if (tid % 8 == 0) {
-        device float *parts = form.parts + ulong(r) * 2 * (p.out / 32) + p.low / 32;
-        parts[0] = most;
-        parts[p.out / 32] = squares;
-    }
-}
-
-// few_end writes the results of a form whose product is not stored.
+// few_end adds the sums of all SIMD groups for up to 8 rows of x, and writes the results of a form whose product is
+// not stored. unit is that of the SIMD group's row.
 template <uint T, uint N, uint Wide>
 static inline void few_end(thread const few_sums<N, Wide> &sums, thread const halves_product &p, thread const few_form &form, few_vector vector, float unit, threadgroup uchar *tg, uint lane, uint simd) {
-    threadgroup const float *results = few_results<T, N, Wide>(sums, p, form, unit, tg, lane, simd);
-    if (form.output == PIANOLA_OUTPUT_GATED) {
-        put_gated(results, p, form, simd * 32 + lane);
-    } else {
-        put_scaled(results, p, form, vector, simd * 32 + lane);
+    threadgroup float *all = (threadgroup float *)few_exchange<T, N, Wide>(tg);
+    threadgroup_barrier(mem_flags::mem_threadgroup); // the rings or the place of the sums are no longer used
+    PIANOLA_UNROLL
+    for (uint i = 0; i < 2; i++) {
+        put_sums(all, sums.of[i][0], few_row<T>(i, 0, lane), few_row<T>(i, 1, lane), p.last, simd, lane);
     }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    put_results(all, p, form, vector, unit, simd, lane);
 }
 
 // multiply_stage adds the products of the tiles of a stage from first to last-1. For up to 8 rows a tile consists
@@ -402,8 +255,7 @@ static inline void gemm_few_of(thread const few_start &start, thread const halve
     const bool stored = N > 1 || Wide > 1 || form.output == PIANOLA_OUTPUT_STORE;
     // What does not depend on the sums is loaded before they are computed: the units of the rows whose results
     // a lane writes first, or what few_results and what follows it need.
-    const uint tid = simd * 32 + lane;
-    const uint r = stored ? simd / (2 * Wide) * 8 + lane % 4 * 2 : few_row_of(tid);
+    const uint r = stored ? simd / (2 * Wide) * 8 + lane % 4 * 2 : simd;
     float2 units = float2(0.0f);
     few_reduced made;
     if (Scaled) {
@@ -413,7 +265,7 @@ static inline void gemm_few_of(thread const few_start &start, thread const halve
     }
     few_vector vector;
     if (S::apart != 0) {
-        vector = begin_vector(form, p, tid);
+        vector = begin_vector(form, p, simd, lane);
         if (!stored || Scaled) {
             issued();
         }
@@ -482,21 +334,8 @@ static inline void gemm_few_of(thread const few_start &start, thread const halve
         }
         rows.low += start.part.step;
         rows.high = min(rows.low + PIANOLA_FEW_OUT, p.out);
-        vector = begin_vector(form, rows, tid);
+        vector = begin_vector(form, rows, simd, lane);
     }
-}
-
-// few_rows sets p and the result to a threadgroup's rows of x: the row first and those after it, at most most.
-template <bool Scaled>
-static inline few_input few_rows(thread halves_product &p, uint rows, uint first, uint most) {
-    const uint places = few_places(rows);
-    p.last = min(rows - first, most);
-    p.y += ulong(first) * p.y_stride;
-    few_input input = {p.x + first * PIANOLA_FEW_ROW, (Scaled ? 2 : 1) * places * PIANOLA_FEW_ROW, nullptr};
-    if (!Scaled) { // the units are behind the tiles
-        input.units = (device const float *)(p.x + ulong(padded(p.in) / PIANOLA_FEW_COLUMNS) * input.step) + first;
-    }
-    return input;
 }
 
 // gemm_few_more multiplies more than 8 rows of x or, in the wide form, any number.
@@ -580,14 +419,27 @@ kernel void gemm_few(
         uint simd                           [[simdgroup_index_in_threadgroup]]) {
 #if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90 // like gemm_halves, in whose tables this kernel is
     const bool halved = OUTPUT == PIANOLA_OUTPUT_GATED; // 16 rows of each half of W
-    const uint out = (WIDE != 0 ? 2 : 1) * PIANOLA_FEW_OUT;
+    const uint out = (SHAPE == PIANOLA_SHAPE_WIDE ? 2 : 1) * PIANOLA_FEW_OUT;
     const uint low = group.x * (halved ? out / 2 : out);
-    const halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, low, min(low + out, p.out), 0, 0, BIAS != 0, nullptr, 0, 0, 0, 0, 0};
+    halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, low, min(low + out, p.out), 0, 0, BIAS != 0, nullptr, 0, 0, 0, 0, 0};
     const few_form form = {OUTPUT, ACTIVATION, halved ? p.out / 2 - 16 : 0, x_parts, next, scaled, parts, p.squares, p.eps, p.scale, p.delta_scale};
 #define PIANOLA_CASE(type) \
-    case PIANOLA_WTYPE_##type: gemm_few_type<PIANOLA_WTYPE_##type>(a, form, INPUT == PIANOLA_INPUT_SCALED, WIDE != 0, p.early, p.threadgroups, step, s, tg, group.y, lane, simd); return;
+    case PIANOLA_WTYPE_##type: gemm_few_type<PIANOLA_WTYPE_##type>(a, form, INPUT == PIANOLA_INPUT_SCALED, SHAPE == PIANOLA_SHAPE_WIDE, p.early, p.threadgroups, step, s, tg, group.y, lane, simd); return;
+#define PIANOLA_WHOLE_CASE(type) \
+    case PIANOLA_WTYPE_##type: \
+        if (INPUT == PIANOLA_INPUT_SCALED) { \
+            gemm_whole<PIANOLA_WTYPE_##type, true>(a, form, p.early, p.threadgroups, step, s, tg, lane, simd); \
+        } else { \
+            gemm_whole<PIANOLA_WTYPE_##type, false>(a, form, p.early, p.threadgroups, step, s, tg, lane, simd); \
+        } \
+        break;
     if (low >= (halved ? p.out / 2 : p.out)) {
         begins(step);
+    } else if (SHAPE == PIANOLA_SHAPE_WHOLE) {
+        switch (WTYPE) {
+            PIANOLA_WHOLE(PIANOLA_WHOLE_CASE)
+        default: break;
+        }
     } else if (ACT == PIANOLA_ACT_F16 && WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
         switch (WTYPE) {
             PIANOLA_EXPANDED(PIANOLA_CASE)
@@ -600,6 +452,7 @@ kernel void gemm_few(
         default: break;
         }
     }
+#undef PIANOLA_WHOLE_CASE
 #undef PIANOLA_CASE
 #else
     begins(step);

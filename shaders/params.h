@@ -101,7 +101,7 @@
 #define PIANOLA_FC_DECAY 26
 #define PIANOLA_FC_GATE 27
 #define PIANOLA_FC_SINGLE 28
-#define PIANOLA_FC_WIDE 29
+#define PIANOLA_FC_SHAPE 29
 #define PIANOLA_FC_HALVES 30
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
@@ -162,6 +162,9 @@
 #define PIANOLA_SINGLE_OFF 0
 #define PIANOLA_SINGLE_ON 1
 #define PIANOLA_SINGLE_PAIRED 2
+#define PIANOLA_SHAPE_USUAL 0
+#define PIANOLA_SHAPE_WIDE 1
+#define PIANOLA_SHAPE_WHOLE 2
 #define PIANOLA_WTYPE_F32 1
 #define PIANOLA_WTYPE_F16 2
 #define PIANOLA_WTYPE_BF16 3
@@ -604,7 +607,7 @@ typedef struct pianola_expert_sum_params {
 } pianola_expert_sum_params;
 PIANOLA_ASSERT_SIZE(pianola_expert_sum_params, 8);
 
-// gemm_halves for at most 64 rows. A threadgroup computes 32 rows of W by 32 rows, or 64 by 64 if wide, which only quantised weights can be. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns. For up to 8 rows there are forms that compute what other kernels compute between products, with the same bits. With output == gated, row i of W is a gate and row out/2 + i its up, and scaled becomes activation(gate) * up, the result of silu_mul. With output == add_scaled, y[r] += delta_scale * product and scaled[r] = y[r] * next. With input == scaled, x is such a scaled, times the factor of its norm if squares is 1, and is converted to float16 as halves does.
+// gemm_halves for at most 64 rows. A threadgroup computes 32 rows of W by 32 rows, or 64 by 64 in the wide shape, which only quantised weights have. In the shape whole, for up to 8 rows and for some of the quantised types, a threadgroup of 512 threads keeps all rows of its input. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns. For up to 8 rows there are forms that compute what other kernels compute between products, with the same bits. With output == gated, row i of W is a gate and row out/2 + i its up, and scaled becomes activation(gate) * up, the result of silu_mul. With output == add_scaled, y[r] += delta_scale * product and scaled[r] = y[r] * next. With input == scaled, x is such a scaled, times the factor of its norm if squares is 1, and is converted to float16 as halves does.
 typedef struct pianola_gemm_few_params {
     uint32_t in; // columns of W, a multiple of 8
     uint32_t out; // rows of W
@@ -893,7 +896,6 @@ PIANOLA_ASSERT_SIZE(pianola_rope_attn_tile_params, 64);
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)
 #define PIANOLA_TGMEM_GEMM_HALVES() (199680)
 #define PIANOLA_TGMEM_SAMPLE_FILTER() (25600)
-#define PIANOLA_TGMEM_GEMM_FEW(weights, wide) ((weights) == PIANOLA_WEIGHTS_TILED16 && !(wide) ? 114688 : (wide) ? 205312 : 214528)
 #define PIANOLA_TGMEM_EXPERT_GEMM() (114688)
 
 // Kinds of patches.

@@ -80,7 +80,7 @@ func TestProductRows(t *testing.T) {
 
 // halvesRows tests gemm_halves with the groups of rows of x that the compiler selects for one row and for
 // many: with one float16 term up to 32 rows, or 64 of quantised weights, are computed by gemm_few, whose
-// two forms have the same bits.
+// shapes have the same bits.
 func halvesRows(t *testing.T, e *emu.Program, m *matrix, layout dtype.Layout, rows int, r *rand.Rand) {
 	t.Helper()
 	x := normal(r, rows*m.in, 1)
@@ -106,8 +106,16 @@ func halvesRows(t *testing.T, e *emu.Program, m *matrix, layout dtype.Layout, ro
 			input: map[string][]byte{"x": halvesOf(x, m.in, act), "w": m.bytes(layout)},
 		}
 		if act == decl.ActF16 && (n <= 32 || n <= 64 && m.t.Quantized()) {
-			c.kernel, c.threads, c.specs = kernels.GEMMFew, 256, append(c.specs[:4:4], one(m.t.Quantized() && r.IntN(2) == 0))
-			c.params = kernels.GEMMFewParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out)}
+			p := kernels.GEMMFewParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out)}
+			shape := uint32(decl.ShapeUsual)
+			c.kernel, c.threads = kernels.GEMMFew, 256
+			switch k := r.IntN(3); {
+			case k == 0 && m.t.Quantized():
+				shape = decl.ShapeWide
+			case k == 1 && fitsWhole(m, n):
+				shape, c.threads, p.Early = decl.ShapeWhole, 512, uint32(fewPlaces(n))
+			}
+			c.specs, c.params = append(c.specs[:4:4], shape), p
 			c.input["x"] = fewOf(c.input["x"], m.in)
 		}
 		return c

@@ -60,15 +60,33 @@ func (f *fewChain) product(m *matrix, p kernels.GEMMFewParams, input, output, ac
 	if m.t.Quantized() {
 		layout = dtype.Tiled16
 	}
+	threads, shape := uint32(256), uint32(decl.ShapeUsual)
+	if p.Early != 0 && fitsWhole(m, f.rows) && f.r.IntN(2) == 0 {
+		threads, shape, p.Early = 512, decl.ShapeWhole, uint32(fewPlaces(f.rows))
+	}
 	c := command{
-		kernel: kernels.GEMMFew, threads: 256, params: p, input: operands,
-		specs: []uint32{uint32(m.t), one(bias != nil), decl.ActF16, uint32(layout), 0, input, output, activation},
+		kernel: kernels.GEMMFew, threads: threads, params: p, input: operands,
+		specs: []uint32{uint32(m.t), one(bias != nil), decl.ActF16, uint32(layout), shape, input, output, activation},
 	}
 	operands["w"] = m.bytes(layout)
 	if bias != nil {
 		operands["b"] = bias
 	}
 	return c
+}
+
+// fitsWhole reports whether gemm_few can multiply m by rows in the shape whole, in which they are in threadgroup memory.
+func fitsWhole(m *matrix, rows int) bool {
+	switch m.t {
+	case dtype.Q4_0, dtype.Q8_0:
+	case dtype.Q4_K, dtype.Q5_K, dtype.Q6_K:
+		if m.in%2048 != 0 {
+			return false
+		}
+	default:
+		return false
+	}
+	return rows <= 8 && 147520+fewPlaces(rows)*(2048+2*m.in) <= 232448
 }
 
 // TestFewForms compares two products between which gemm_few computes a norm or an activation itself with the
@@ -95,7 +113,7 @@ func checkFewForms(t *testing.T, typ dtype.Type, seed uint64, on fewDevice) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 27))
 	f := &fewChain{t: t, on: on, r: r, rows: 1 + r.IntN(8)}
-	in, middle, out := pick(r, 256, 512, 1024), pick(r, 256, 512, 768, 4608), pick(r, 48, 96)
+	in, middle, out := pick(r, 256, 512, 1024, 2048), pick(r, 256, 512, 768, 2048, 4608), pick(r, 48, 96)
 	f.name = fmt.Sprintf("seed %d, %v, %d rows, %d columns, %d, %d", seed, typ, f.rows, in, middle, out)
 	var bias []byte
 	if r.IntN(2) == 0 {

@@ -28,26 +28,27 @@ type gpuProduct struct {
 }
 
 // productForm is the kernel of a gpuProduct: gemm_halves in the order of gemm_few, by itself or in clusters, or
-// one of the two forms of gemm_few.
+// one of the shapes of gemm_few.
 type productForm int
 
 const (
 	gemmHalves productForm = iota
 	gemmFew
 	gemmFewWide
+	gemmFewWhole
 	gemmHalves2
 	gemmHalves4
 )
 
 func (f productForm) String() string {
-	return []string{"gemm_halves", "gemm_few", "gemm_few (wide)", "gemm_halves in clusters of 2", "gemm_halves in clusters of 4"}[f]
+	return []string{"gemm_halves", "gemm_few", "gemm_few (wide)", "gemm_few (whole)", "gemm_halves in clusters of 2", "gemm_halves in clusters of 4"}[f]
 }
 
 // cluster returns the number of threadgroups of a cluster, or 0.
 func (f productForm) cluster() uint32 { return [...]uint32{gemmHalves2: 2, gemmHalves4: 4}[f] }
 
 // few reports whether the kernel is gemm_few.
-func (f productForm) few() bool { return f == gemmFew || f == gemmFewWide }
+func (f productForm) few() bool { return f >= gemmFew && f <= gemmFewWhole }
 
 // needHopper skips a test of kernels that use Hopper's instructions if there is no such GPU.
 func needHopper(t *testing.T) {
@@ -112,8 +113,12 @@ func newGPUProduct(t *testing.T, m *matrix, rows, rowGroup int, form productForm
 		second: pianolaSecond{rows: uint32(rows)},
 	}
 	if form.few() {
-		c.kernel, c.threads, c.specs = declared.GEMMFew, 256, append(c.specs[:4], one(form == gemmFewWide))
-		c.params = declared.GEMMFewParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out)}
+		p := declared.GEMMFewParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out)}
+		c.kernel, c.threads, c.specs = declared.GEMMFew, 256, append(c.specs[:4], uint32(form-gemmFew))
+		if form == gemmFewWhole {
+			c.threads, p.Early = 512, uint32(fewPlaces(rows))
+		}
+		c.params = p
 	}
 	tab, slots := c.tableOf(t)
 	d, id := onGPU(t, tab, cache)
@@ -303,6 +308,9 @@ func checkGPUOrder(t *testing.T, m *matrix, seed uint64) {
 		if compare(rows, gemmFew); m.t.Quantized() {
 			compare(rows, gemmFewWide)
 		}
+		if fitsWhole(m, rows) {
+			compare(rows, gemmFewWhole)
+		}
 	}
 }
 
@@ -313,7 +321,7 @@ func TestGPUOrder(t *testing.T) {
 	for i, typ := range halfTypes() {
 		t.Run(typ.String(), func(t *testing.T) {
 			t.Parallel()
-			for k, in := range []int{1024, 2304, 768} {
+			for k, in := range []int{2048, 2304, 768} {
 				r := rand.New(rand.NewPCG(uint64(i), uint64(k)))
 				checkGPUOrder(t, newMatrix(r, typ, 336, in), uint64(3*i+k))
 			}

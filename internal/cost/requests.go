@@ -305,11 +305,14 @@ func (v *view) expertRequests(r *requests) {
 }
 
 // fewRequests sets the requests of gemm_few. A threadgroup copies x with its rows rounded up, and loads a unit
-// for each result. If x is scaled, it copies float32, and loads the parts of 8 rows. The weights of the norm that
-// follows are loaded for each of 8 rows.
+// for each result. If x is scaled, it copies float32, and loads the parts of 8 rows. In the shape whole it does so once,
+// for all its rows of W. The weights of the norm that follows are loaded for each of 8 rows.
 func (v *view) fewRequests(r *requests) {
 	in, out, group := v.value("in"), v.value("out"), v.fewGroup()
 	groups := ceilDiv(out, group)
+	if v.value("shape") == decl.ShapeWhole {
+		groups = uint64(v.c.Grid[0])
+	}
 	places := uint64(decl.FewRows(int(v.rows)))
 	r.loads[kernels.GEMMFewBindX] = groups*places*2*in + 4*v.rows*out
 	if v.value("input") == decl.InputScaled {
@@ -321,7 +324,12 @@ func (v *view) fewRequests(r *requests) {
 }
 
 // fewGroup returns the number of rows of W, and the largest number of rows of x, of a threadgroup of gemm_few.
-func (v *view) fewGroup() uint64 { return 32 << v.value("wide") }
+func (v *view) fewGroup() uint64 {
+	if v.value("shape") == decl.ShapeWide {
+		return 64
+	}
+	return 32
+}
 
 // converted returns the bytes that are requested to convert rows of n float32 to float16. A thread reads
 // 4 vectors at a time, even past the end of a row, and reads all but the first ones twice.

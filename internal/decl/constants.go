@@ -21,6 +21,7 @@ var (
 	decayValues  = []string{"log", "negative"}
 	gateValues   = []string{"alone", "before", "after"}
 	singleValues = []string{"off", "on", "paired"}
+	shapeValues  = []string{"usual", "wide", "whole"}
 
 	activationValues = activation.Names()
 )
@@ -98,6 +99,13 @@ const (
 	SinglePaired
 )
 
+// Values of the constant shape.
+const (
+	ShapeUsual = iota
+	ShapeWide
+	ShapeWhole
+)
+
 // Values of the constant gate.
 const (
 	GateAlone  = 0 // there is no norm
@@ -171,7 +179,7 @@ var (
 
 	constSequences  = Constant{Name: "sequences", Values: fromValues, Doc: "which sequences the rows belong to"}
 	constSegments   = Constant{Name: "segments", Flag: true, Doc: "1 if the sums of segments of the columns are added in order, as by gemm_few"}
-	constWide       = Constant{Name: "wide", Flag: true, Doc: "1 if a threadgroup computes up to 64 rows of W and of x, 0 if up to 32"}
+	constShape      = Constant{Name: "shape", Values: shapeValues, Doc: "usual if a threadgroup computes up to 32 rows of W and of x; wide if up to 64; whole if it keeps all rows of x, up to 8, in threadgroup memory"}
 	constHalves     = Constant{Name: "halves", Flag: true, Doc: "1 if the result becomes float16"}
 	constActivation = Constant{Name: "activation", Values: activationValues, Doc: "the activation function"}
 	constSingle     = Constant{Name: "single", Values: singleValues, Doc: "on if there is one row, whose loads are issued together; paired if each SIMD group also computes what two would"}
@@ -187,7 +195,7 @@ var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
 	constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
 	constKV, constSinks, constActivation, constNorm, constLearned, constOver, constSequences, constSegments,
-	constConv, constDecay, constGate, constSingle, constWide, constHalves,
+	constConv, constDecay, constGate, constSingle, constShape, constHalves,
 }
 
 // Parameters of kernels that use the state of sequences.

@@ -263,16 +263,18 @@ const tileTGMem = "2*64*(group + (act == f16 ? 1 : 2)*row_group)"
 // gemmFew declares the product with float16 activations for a short prompt.
 var gemmFew = Kernel{
 	Name: "gemm_few",
-	Doc: "gemm_halves for at most 64 rows. A threadgroup computes 32 rows of W by 32 rows, or 64 by 64 if wide, which only quantised weights can be. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns." +
+	Doc: "gemm_halves for at most 64 rows. A threadgroup computes 32 rows of W by 32 rows, or 64 by 64 in the wide shape, which only quantised weights have. In the shape whole, for up to 8 rows and for some of the quantised types, a threadgroup of 512 threads keeps all rows of its input. The sums of 8 segments of the columns are added in order; a segment has ceildiv(in,512)*64 columns." +
 		" For up to 8 rows there are forms that compute what other kernels compute between products, with the same bits. With output == gated, row i of W is a gate and row out/2 + i its up, and scaled becomes activation(gate) * up, the result of silu_mul. With output == add_scaled, y[r] += delta_scale * product and scaled[r] = y[r] * next." +
 		" With input == scaled, x is such a scaled, times the factor of its norm if squares is 1, and is converted to float16 as halves does.",
-	Grid: [3]string{"threadgroups != 0 ? threadgroups : output == gated ? out/32 : ceildiv(out, wide ? 64 : 32)", "ceildiv(rows, wide ? 64 : 32)", "1"},
+	Grid: [3]string{"threadgroups != 0 ? threadgroups : output == gated ? out/32 : ceildiv(out, shape == wide ? 64 : 32)", "ceildiv(rows, shape == wide ? 64 : 32)", "1"},
 	Require: []string{
-		"in >= 1", "in % 8 == 0", "out >= 1", "output == gated || out <= y_stride", "act == f16", "rows <= 64", "threads == 256",
-		"weights == tiled16 || !wide && (wtype == F16 || wtype == BF16)", "early == 0 || rows <= early && (early == 1 || early == 2 || early == 4 || early == 8)", "early != 0 || input == plain && output == store", "threadgroups == 0 || early != 0 && threadgroups <= ceildiv(out, 32) && !wide",
-		"input == plain || input == scaled && rows <= 8 && !wide && (squares == 0 && in % 64 == 0 || squares == 1 && in % 128 == 0)",
-		"output == store || out % 128 == 0 && rows <= 8 && !wide",
+		"in >= 1", "in % 8 == 0", "out >= 1", "output == gated || out <= y_stride", "act == f16", "rows <= 64", "threads == (shape == whole ? 512 : 256)",
+		"weights == tiled16 || shape == usual && (wtype == F16 || wtype == BF16)", "early == 0 || rows <= early && (early == 1 || early == 2 || early == 4 || early == 8)", "early != 0 || input == plain && output == store", "threadgroups == 0 || early != 0 && threadgroups <= ceildiv(out, 32) && shape != wide",
+		"input == plain || input == scaled && rows <= 8 && shape != wide && (squares == 0 && in % 64 == 0 || squares == 1 && in % 128 == 0)",
+		"output == store || out % 128 == 0 && rows <= 8 && shape != wide",
 		"activation == silu || activation == gelu_tanh",
+		"shape != whole || weights == tiled16 && rows <= 8 && early == " + fewRows,
+		"shape != whole || wtype == Q4_0 || wtype == Q8_0 || (wtype == Q4_K || wtype == Q5_K || wtype == Q6_K) && in % 2048 == 0", // segments of whole blocks
 	},
 	Bindings: []Binding{
 		{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: fewRows + "*(input == scaled ? 4*in : " + halvesRow + ")", Doc: fewDoc + ". If input is scaled, scaled of the product before"},
@@ -291,10 +293,10 @@ var gemmFew = Kernel{
 		Field{"scale", F32, "factor of the normalised input; 0: 1"},
 		Field{"delta_scale", F32, "with output == add_scaled, factor of the product; 0: 1"}),
 	Second:   []Second{secondRows},
-	Specs:    slices.Concat(halvesSpecs, []Constant{constWide, constInput, constOutput, constActivation}),
-	Optional: []string{"early", "threadgroups", "wide", "input", "output", "activation", "squares", "eps", "scale", "delta_scale"},
+	Specs:    slices.Concat(halvesSpecs, []Constant{constShape, constInput, constOutput, constActivation}),
+	Optional: []string{"early", "threadgroups", "shape", "input", "output", "activation", "squares", "eps", "scale", "delta_scale"},
 	Worker:   gemmHalves.Worker + " + 1024", // and the products of a threadgroup
 	As:       &As{Kernel: "gemm_halves", Constant: "segments"},
-	TGMem:    "weights == tiled16 && !wide ? 114688 : wide ? 205312 : 214528", // 8 rings, and the exchange of sums
+	TGMem:    "shape == whole ? 147520 + early*(2048 + 2*in) : shape == wide ? 205312 : weights == tiled16 ? 114688 : 214528", // the rings, and the exchange of sums
 	Chunk:    true,
 }

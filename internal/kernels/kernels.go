@@ -1574,7 +1574,7 @@ const (
 	GEMMFewSpecBias       = 1 // 1 if a bias is added
 	GEMMFewSpecAct        = 2 // activation type of the product
 	GEMMFewSpecWeights    = 3 // layout of the weights, a dtype.Layout
-	GEMMFewSpecWide       = 4 // 1 if a threadgroup computes up to 64 rows of W and of x, 0 if up to 32
+	GEMMFewSpecShape      = 4 // usual if a threadgroup computes up to 32 rows of W and of x; wide if up to 64; whole if it keeps all rows of x, up to 8, in threadgroup memory
 	GEMMFewSpecInput      = 5 // selects how the input is computed
 	GEMMFewSpecOutput     = 6 // what becomes of the product
 	GEMMFewSpecActivation = 7 // the activation function

@@ -118,24 +118,27 @@ var tiled = append(fix("wtype", quantised...), mlx...).and("act", decl.ActQ8).an
 // of the files.
 var rows = slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows))
 
-// segments, factors, single, wide and halves are names of constants. Entries for which they are 0 do not have them in
+// segments, factors, single, shape and halves are names of constants. Entries for which they are 0 do not have them in
 // their names.
 const (
 	segments = "segments"
 	factors  = "factors"
 	halves   = "halves"
 	single   = "single"
-	wide     = "wide"
+	shape    = "shape"
 )
+
+// singleQuantised are the quantised types for which gemv and gemm_few have entries for a single row or for few.
+var singleQuantised = []uint32{uint32(dtype.Q4_0), uint32(dtype.Q8_0), uint32(dtype.Q4_K), uint32(dtype.Q5_K), uint32(dtype.Q6_K)}
 
 // singles are the assignments of gemv for a single row. Each has one kind of input, so that it needs few
 // registers and little code.
 var singles = append(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows)),
-	fix("wtype", uint32(dtype.Q4_0), uint32(dtype.Q8_0), uint32(dtype.Q4_K), uint32(dtype.Q5_K), uint32(dtype.Q6_K)).and("act", decl.ActQ8).and("weights", uint32(dtype.Tiled16))...).
+	fix("wtype", singleQuantised...).and("act", decl.ActQ8).and("weights", uint32(dtype.Tiled16))...).
 	and("input", decl.InputPlain, decl.InputSiLUMul, decl.InputNorm, decl.InputMerge).and(single, decl.SingleOn, decl.SinglePaired)
 
-// singleThreads is the largest number of threads of a threadgroup of these entries, and singleRegisters that of
-// registers of a thread: a multiprocessor has 65,536.
+// singleThreads is the largest number of threads of a threadgroup of these entries and of wholes, and singleRegisters
+// that of registers of a thread: a multiprocessor has 65,536.
 const (
 	singleThreads   = 512
 	singleRegisters = 128
@@ -149,8 +152,10 @@ const ownRegisters = 128
 // two threadgroups of 384 threads.
 const expertRegisters = 80
 
-// isSingle reports whether an entry is one of gemv for a single row.
-func isSingle(entry string) bool { return strings.Contains(entry, "_"+single) }
+// isSingle reports whether an entry is one of gemv for a single row, or of gemm_few in the shape whole.
+func isSingle(entry string) bool {
+	return strings.Contains(entry, "_"+single) || strings.Contains(entry, fmt.Sprintf("_%s%d", shape, decl.ShapeWhole))
+}
 
 // threadsOf returns the largest number of threads of a threadgroup of an entry, of a kernel whose source says most.
 func threadsOf(entry string, most int) int {
@@ -180,6 +185,10 @@ var (
 	fewQuantised = fix("wtype", expanded...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16))
 )
 
+// wholes are the assignments of gemm_few in the shape whole.
+var wholes = fix("wtype", singleQuantised...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16)).and(shape, decl.ShapeWhole).
+	and("input", decl.InputPlain, decl.InputScaled).and("output", decl.OutputStore, decl.OutputGated, decl.OutputAddScaled)
+
 // embedded are the assignments of embed.
 var embedded = append(slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("weights", uint32(dtype.Rows)),
 	append(fix("wtype", quantised...), mlx...).and("weights", uint32(dtype.Tiled16))...)
@@ -192,8 +201,8 @@ var instances = []compiled{
 	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16, decl.ActF16x2).and("weights", uint32(dtype.Rows)).and(segments, 0),
 		fewQuantised.and(segments, 0), append(slices.Clone(fewFloats), fewQuantised...).and(segments, 1))},
 	{kernel: "expert_gemm", fixed: slices.Concat(fewFloats, fewQuantised, fix("wtype", uint32(dtype.MXFP4)).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16)))},
-	{kernel: "gemm_few", fixed: append(append(slices.Clone(fewFloats), fewQuantised...).and(wide, 0).and("input", decl.InputPlain, decl.InputScaled).
-		and("output", decl.OutputStore, decl.OutputGated, decl.OutputAddScaled), fewQuantised.and(wide, 1).and("input", decl.InputPlain).and("output", decl.OutputStore)...)},
+	{kernel: "gemm_few", fixed: append(append(slices.Clone(fewFloats), fewQuantised...).and(shape, decl.ShapeUsual).and("input", decl.InputPlain, decl.InputScaled).
+		and("output", decl.OutputStore, decl.OutputGated, decl.OutputAddScaled), append(fewQuantised.and(shape, decl.ShapeWide).and("input", decl.InputPlain).and("output", decl.OutputStore), wholes...)...)},
 	{kernel: "embed", fixed: embedded.pooled(embedded)},
 	{kernel: "attn", fixed: append(slices.Concat(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16),
 		fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)).and("sinks", 0), fix("kv", decl.KVF16, decl.KVQ8).and("sinks", 1)...).
@@ -283,7 +292,7 @@ func entriesOf(instances []compiled, name string) ([]shaders.Entry, error) {
 			if !slices.ContainsFunc(constants, func(c decl.Constant) bool { return c.Name == f.Name }) {
 				return nil, fmt.Errorf("instances of kernel %s: it has no constant %s", name, f.Name)
 			}
-			if f.Value == 0 && (f.Mask != 0 || f.Name == sequences || f.Name == segments || f.Name == factors || f.Name == single || f.Name == wide || f.Name == halves) {
+			if f.Value == 0 && (f.Mask != 0 || f.Name == sequences || f.Name == segments || f.Name == factors || f.Name == single || f.Name == shape || f.Name == halves) {
 				continue
 			}
 			parts = append(parts, fmt.Sprintf("%s%d", f.Name, f.Value))

@@ -36,6 +36,13 @@ PIANOLA_INLINE int dot4(int a, int b, int acc) {
 // permute selects four bytes of a and b.
 PIANOLA_INLINE uint permute(uint a, uint b, uint s) { return (uint)__nvvm_prmt((int)a, (int)b, (int)s); }
 
+// and_or returns a & mask | bits in one instruction, for which one of two constants must be in a register.
+PIANOLA_INLINE uint and_or(uint a, uint mask, uint bits) {
+    uint r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(mask), "r"(bits));
+    return r;
+}
+
 // round_bytes adds 1.5 * 2^23, whose last bit is worth 1, and takes the low bytes. Conversion
 // instructions have a quarter of the throughput. The explicit additions keep a preceding
 // product from being fused.
