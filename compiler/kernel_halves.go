@@ -2,7 +2,6 @@ package compiler
 
 import (
 	"math"
-	"slices"
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
@@ -239,7 +238,7 @@ func (a halvesProductArgs) whole(l *lowering) bool { return l.s.keeps(a.w, l.p.r
 // rows. There must be an entry for w and room for the rows, and a threadgroup must copy no more bytes of them than of 32
 // rows of w: with more, the other form is faster, which does so while it multiplies (docs/rationale/kernels.md).
 func (s *state) keeps(w *weight, rows int, input uint32) bool {
-	if rows > formRows || w.layout != dtype.Tiled16 || !slices.Contains(singleTypes, w.typ) {
+	if rows > formRows || w.layout != dtype.Tiled16 || !frequent(w.typ) {
 		return false
 	}
 	if dtype.FormOf(w.typ).Elems > 32 && w.cols%2048 != 0 { // segments are whole blocks

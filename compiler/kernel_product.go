@@ -2,7 +2,6 @@ package compiler
 
 import (
 	"math"
-	"slices"
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
@@ -244,13 +243,16 @@ func (a productArgs) single(l *lowering, group int) bool {
 	case uint64(a.singleThreads(l)/c.SIMDWidth*a.singleAhead(l, group)+a.singleRest(l, group)) > c.ThreadgroupMemory:
 		return false
 	case w.layout == dtype.Tiled16:
-		return slices.Contains(singleTypes, w.typ)
+		return frequent(w.typ)
 	}
 	return (w.typ == dtype.F16 || w.typ == dtype.BF16) && w.cols <= int(l.stage())
 }
 
-// singleTypes are the quantised types for which gemv has entries for one row.
-var singleTypes = []dtype.Type{dtype.Q4_0, dtype.Q8_0, dtype.Q4_K, dtype.Q5_K, dtype.Q6_K}
+// frequent reports whether gemv has entries for one row, and gemm_few for few, with quantised weights of a type.
+func frequent(t dtype.Type) bool {
+	f := dtype.FormOf(t)
+	return f != nil && f.Frequent
+}
 
 // Threadgroup memory in bytes that a SIMD group of gemv can fill with weights: of any type, of float16 or
 // bfloat16, and of quantised types in the form for one row.

@@ -437,7 +437,7 @@ kernel void gemm_few(
         begins(step);
     } else if (SHAPE == PIANOLA_SHAPE_WHOLE) {
         switch (WTYPE) {
-            PIANOLA_WHOLE(PIANOLA_WHOLE_CASE)
+            PIANOLA_FREQUENT(PIANOLA_WHOLE_CASE)
         default: break;
         }
     } else if (ACT == PIANOLA_ACT_F16 && WEIGHTS == PIANOLA_WEIGHTS_TILED16) {

@@ -19,14 +19,6 @@
 // PIANOLA_WHOLE_READS is the number of vectors of x that a thread loads before it knows the factors of the rows.
 #define PIANOLA_WHOLE_READS 8
 
-// PIANOLA_WHOLE expands X for the types of weights that have the form.
-#define PIANOLA_WHOLE(X) \
-    X(Q8_0) \
-    X(Q4_0) \
-    X(Q4_K) \
-    X(Q5_K) \
-    X(Q6_K)
-
 // whole_stage describes a stage of the ring: a block of 8 tiles, or as many of 4 or 8 tiles as are about as large.
 template <uint T>
 struct whole_stage {

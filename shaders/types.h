@@ -50,6 +50,14 @@
     X(TQ1_0) \
     X(TQ2_0)
 
+// PIANOLA_FREQUENT expands X for each quantised type that has kernels of its own for a few rows.
+#define PIANOLA_FREQUENT(X) \
+    X(Q8_0) \
+    X(Q4_0) \
+    X(Q4_K) \
+    X(Q5_K) \
+    X(Q6_K)
+
 // tile_form describes 16 rows of one block in layout Tiled16. Offsets are in bytes and count
 // from the start of the 16 rows. For a family of types, it describes one tile.
 struct tile_form {

@@ -77,16 +77,8 @@ func (f *fewChain) product(m *matrix, p kernels.GEMMFewParams, input, output, ac
 
 // fitsWhole reports whether gemm_few can multiply m by rows in the shape whole, in which they are in threadgroup memory.
 func fitsWhole(m *matrix, rows int) bool {
-	switch m.t {
-	case dtype.Q4_0, dtype.Q8_0:
-	case dtype.Q4_K, dtype.Q5_K, dtype.Q6_K:
-		if m.in%2048 != 0 {
-			return false
-		}
-	default:
-		return false
-	}
-	return rows <= 8 && 147520+fewPlaces(rows)*(2048+2*m.in) <= 232448
+	f := dtype.FormOf(m.t)
+	return f.Frequent && (f.Elems == 32 || m.in%2048 == 0) && rows <= 8 && 147520+fewPlaces(rows)*(2048+2*m.in) <= 232448
 }
 
 // TestFewForms compares two products between which gemm_few computes a norm or an activation itself with the

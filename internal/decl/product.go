@@ -1,8 +1,11 @@
 package decl
 
-import "slices"
+import (
+	"slices"
+	"strings"
 
-import "strings"
+	"github.com/pianola-engine/pianola/internal/dtype"
+)
 
 // embed declares the embedding look-up.
 var embed = Kernel{
@@ -260,6 +263,21 @@ var halvesSpecs = []Constant{constWType, constBias, constAct, constMatrix}
 // 32 columns of W and of x as float16.
 const tileTGMem = "2*64*(group + (act == f16 ? 1 : 2)*row_group)"
 
+// wholeTypes returns the condition for weights of gemm_few in the shape whole: a frequent type, and segments of whole
+// blocks.
+func wholeTypes() string {
+	var list []string
+	for _, f := range dtype.Forms() {
+		switch {
+		case f.Frequent && f.Elems > 32:
+			list = append(list, "wtype == "+f.Name+" && in % 2048 == 0")
+		case f.Frequent:
+			list = append(list, "wtype == "+f.Name)
+		}
+	}
+	return strings.Join(list, " || ")
+}
+
 // gemmFew declares the product with float16 activations for a short prompt.
 var gemmFew = Kernel{
 	Name: "gemm_few",
@@ -274,7 +292,7 @@ var gemmFew = Kernel{
 		"output == store || out % 128 == 0 && rows <= 8 && shape != wide",
 		"activation == silu || activation == gelu_tanh",
 		"shape != whole || weights == tiled16 && rows <= 8 && early == " + fewRows,
-		"shape != whole || wtype == Q4_0 || wtype == Q8_0 || (wtype == Q4_K || wtype == Q5_K || wtype == Q6_K) && in % 2048 == 0", // segments of whole blocks
+		"shape != whole || " + wholeTypes(),
 	},
 	Bindings: []Binding{
 		{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: fewRows + "*(input == scaled ? 4*in : " + halvesRow + ")", Doc: fewDoc + ". If input is scaled, scaled of the product before"},

@@ -36,6 +36,9 @@ type Form struct {
 	Interleaved bool // a tile's scales directly precede its quants
 	PackedTile  bool // a byte of a tile holds a 4-bit scale and a 4-bit minimum
 
+	// Frequent quantised types have kernels of their own for products of one row and of a few.
+	Frequent bool
+
 	// Deviation is the standard deviation of the elements of [RandomBlocks] for D = 1.
 	Deviation float32
 
@@ -99,11 +102,11 @@ var forms = [...]Form{
 	{Type: F16, Name: "F16", ID: 1, Elems: 1, Bytes: 2},
 	{Type: BF16, Name: "BF16", ID: 30, Elems: 1, Bytes: 2},
 	{
-		Type: Q8_0, Name: "Q8_0", ID: 8, Elems: 32, Bytes: 34, Deviation: 73.9,
+		Type: Q8_0, Name: "Q8_0", ID: 8, Elems: 32, Bytes: 34, Frequent: true, Deviation: 73.9,
 		Quants: []Field{{Bits: 8, At: 2, Run: 32}}, Signed: true,
 	},
 	{
-		Type: Q4_0, Name: "Q4_0", ID: 2, Elems: 32, Bytes: 18, Deviation: 4.637,
+		Type: Q4_0, Name: "Q4_0", ID: 2, Elems: 32, Bytes: 18, Frequent: true, Deviation: 4.637,
 		Quants: []Field{{Bits: 4, At: 2, Run: 16}}, Zero: 8,
 	},
 	{
@@ -129,17 +132,17 @@ var forms = [...]Form{
 		Sub: 16, Scales: []Field{{Bits: 4, At: 96, Run: 8}, {Bits: 2, At: 104, Run: 4}}, ScaleZero: 32,
 	},
 	{
-		Type: Q4_K, Name: "Q4_K", ID: 12, Elems: 256, Bytes: 144, Deviation: 4.610 * 48.39,
+		Type: Q4_K, Name: "Q4_K", ID: 12, Elems: 256, Bytes: 144, Frequent: true, Deviation: 4.610 * 48.39,
 		Quants: []Field{{Bits: 4, At: 16, Run: 32}}, Minimum: true, MAt: 2,
 		Sub: 32, Scales: packedK4, Interleaved: true,
 	},
 	{
-		Type: Q5_K, Name: "Q5_K", ID: 13, Elems: 256, Bytes: 176, Deviation: 9.233 * 48.39,
+		Type: Q5_K, Name: "Q5_K", ID: 13, Elems: 256, Bytes: 176, Frequent: true, Deviation: 9.233 * 48.39,
 		Quants: []Field{{Bits: 4, At: 48, Run: 32}, {Bits: 1, At: 16, Run: 32}}, Minimum: true, MAt: 2,
 		Sub: 32, Scales: packedK4,
 	},
 	{
-		Type: Q6_K, Name: "Q6_K", ID: 14, Elems: 256, Bytes: 210, Deviation: 18.48 * 73.9,
+		Type: Q6_K, Name: "Q6_K", ID: 14, Elems: 256, Bytes: 210, Frequent: true, Deviation: 18.48 * 73.9,
 		Quants: []Field{{Bits: 4, At: 0, Run: 64}, {Bits: 2, At: 128, Run: 32}}, Zero: 32, DAt: 208,
 		Sub: 16, Scales: []Field{{Bits: 8, At: 192, Run: 16}}, ScaleType: Signed, Interleaved: true,
 	},

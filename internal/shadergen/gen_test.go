@@ -275,13 +275,14 @@ func TestLimited(t *testing.T) {
 	for _, want := range []string{
 		"#define PIANOLA_QUANTISED(X) \\\n    X(Q8_0) \\\n    X(MXFP4) \\\n    X(MLX8)\n\n",
 		"#define PIANOLA_EXPANDED(X) \\\n    X(Q8_0)\n\n",
+		"#define PIANOLA_FREQUENT(X) \\\n    X(Q8_0)\n\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the list is not %q", want)
 		}
 	}
-	if strings.Count(got, "    X(") != 3+1 || strings.Count(got, "case ") != strings.Count(string(text), "case ") {
-		t.Error("limited changes more than the two lists")
+	if strings.Count(got, "    X(") != 3+1+1 || strings.Count(got, "case ") != strings.Count(string(text), "case ") {
+		t.Error("limited changes more than the three lists")
 	}
 	if _, err := limited(string(text), []string{"Q8_0", "Q9"}); err == nil || !strings.Contains(err.Error(), `no list has the type "Q9"`) {
 		t.Errorf("an unknown type: %v", err)

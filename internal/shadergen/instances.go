@@ -128,13 +128,13 @@ const (
 	shape    = "shape"
 )
 
-// singleQuantised are the quantised types for which gemv and gemm_few have entries for a single row or for few.
-var singleQuantised = []uint32{uint32(dtype.Q4_0), uint32(dtype.Q8_0), uint32(dtype.Q4_K), uint32(dtype.Q5_K), uint32(dtype.Q6_K)}
+// frequent are the quantised types for which gemv has entries for a single row and gemm_few has those for few.
+var frequent = slices.DeleteFunc(slices.Clone(quantised), func(t uint32) bool { return !dtype.FormOf(dtype.Type(t)).Frequent })
 
 // singles are the assignments of gemv for a single row. Each has one kind of input, so that it needs few
 // registers and little code.
 var singles = append(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows)),
-	fix("wtype", singleQuantised...).and("act", decl.ActQ8).and("weights", uint32(dtype.Tiled16))...).
+	fix("wtype", frequent...).and("act", decl.ActQ8).and("weights", uint32(dtype.Tiled16))...).
 	and("input", decl.InputPlain, decl.InputSiLUMul, decl.InputNorm, decl.InputMerge).and(single, decl.SingleOn, decl.SinglePaired)
 
 // singleThreads is the largest number of threads of a threadgroup of these entries and of wholes, and singleRegisters
@@ -186,7 +186,7 @@ var (
 )
 
 // wholes are the assignments of gemm_few in the shape whole.
-var wholes = fix("wtype", singleQuantised...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16)).and(shape, decl.ShapeWhole).
+var wholes = fix("wtype", frequent...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16)).and(shape, decl.ShapeWhole).
 	and("input", decl.InputPlain, decl.InputScaled).and("output", decl.OutputStore, decl.OutputGated, decl.OutputAddScaled)
 
 // embedded are the assignments of embed.

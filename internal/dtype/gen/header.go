@@ -184,6 +184,16 @@ func header() []byte {
 	}
 	fmt.Fprintf(&b, "#define PIANOLA_EXPANDED(X) \\\n    %s\n", strings.Join(names, " \\\n    "))
 	b.WriteString(`
+// PIANOLA_FREQUENT expands X for each quantised type that has kernels of its own for a few rows.
+`)
+	names = nil
+	for _, k := range kinds() {
+		if k.form != nil && k.form.Frequent {
+			names = append(names, "X("+k.name+")")
+		}
+	}
+	fmt.Fprintf(&b, "#define PIANOLA_FREQUENT(X) \\\n    %s\n", strings.Join(names, " \\\n    "))
+	b.WriteString(`
 // tile_form describes 16 rows of one block in layout Tiled16. Offsets are in bytes and count
 // from the start of the 16 rows. For a family of types, it describes one tile.
 struct tile_form {
