@@ -254,7 +254,7 @@ static inline void gemm_few_of(thread const few_start &start, thread const halve
     typedef few_stage<T, N, Wide, Scaled> S;
     const bool stored = N > 1 || Wide > 1 || form.output == PIANOLA_OUTPUT_STORE;
     // What does not depend on the sums is loaded before they are computed: the units of the rows whose results
-    // a lane writes first, or what few_results and what follows it need.
+    // a lane writes first, or what few_end needs.
     const uint r = stored ? simd / (2 * Wide) * 8 + lane % 4 * 2 : simd;
     float2 units = float2(0.0f);
     few_reduced made;

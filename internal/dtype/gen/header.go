@@ -31,6 +31,18 @@ func kinds() (list []kind) {
 	return list
 }
 
+// xMacro writes a macro that expands X for each kind that is in the list. The comment begins with its name.
+func xMacro(b *bytes.Buffer, comment string, in func(kind) bool) {
+	name, _, _ := strings.Cut(comment, " ")
+	fmt.Fprintf(b, "// %s\n#define %s(X)", comment, name)
+	for _, k := range kinds() {
+		if in(k) {
+			fmt.Fprintf(b, " \\\n    X(%s)", k.name)
+		}
+	}
+	b.WriteString("\n\n")
+}
+
 // tile returns the layout of a kind's tiles. For a family it describes one tile; kernels get
 // the number of tiles of a group at run time.
 func (k kind) tile() dtype.TileForm {
@@ -165,36 +177,11 @@ func header() []byte {
 
 #include "params.h"
 
-// PIANOLA_QUANTISED expands X for each quantised type, and for each family of types that
-// share a template and differ in a run-time argument.
 `)
-	var names []string
-	for _, k := range kinds() {
-		names = append(names, "X("+k.name+")")
-	}
-	fmt.Fprintf(&b, "#define PIANOLA_QUANTISED(X) \\\n    %s\n", strings.Join(names, " \\\n    "))
-	b.WriteString(`
-// PIANOLA_EXPANDED expands X for each quantised type whose weights are within the range of float16.
-`)
-	names = nil
-	for _, k := range kinds() {
-		if k.form != nil && k.form.HalfRange() {
-			names = append(names, "X("+k.name+")")
-		}
-	}
-	fmt.Fprintf(&b, "#define PIANOLA_EXPANDED(X) \\\n    %s\n", strings.Join(names, " \\\n    "))
-	b.WriteString(`
-// PIANOLA_FREQUENT expands X for each quantised type that has kernels of its own for a few rows.
-`)
-	names = nil
-	for _, k := range kinds() {
-		if k.form != nil && k.form.Frequent {
-			names = append(names, "X("+k.name+")")
-		}
-	}
-	fmt.Fprintf(&b, "#define PIANOLA_FREQUENT(X) \\\n    %s\n", strings.Join(names, " \\\n    "))
-	b.WriteString(`
-// tile_form describes 16 rows of one block in layout Tiled16. Offsets are in bytes and count
+	xMacro(&b, "PIANOLA_QUANTISED expands X for each quantised type, and for each family of types that\n// share a template and differ in a run-time argument.", func(kind) bool { return true })
+	xMacro(&b, "PIANOLA_EXPANDED expands X for each quantised type whose weights are within the range of float16.", func(k kind) bool { return k.form != nil && k.form.HalfRange() })
+	xMacro(&b, "PIANOLA_FREQUENT expands X for each quantised type that has kernels of its own for a few rows.", func(k kind) bool { return k.form != nil && k.form.Frequent })
+	b.WriteString(`// tile_form describes 16 rows of one block in layout Tiled16. Offsets are in bytes and count
 // from the start of the 16 rows. For a family of types, it describes one tile.
 struct tile_form {
     uint parts;       // number of 64-byte runs of a tile's quants, without their high bits
