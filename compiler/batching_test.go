@@ -129,10 +129,7 @@ func batchProduct(c *chip.Chip, typ dtype.Type, out, in, rows int) (halvesProduc
 // TestBatchingWide checks which form of gemm_few products get: large matrices that of threadgroups of 64 rows,
 // if there are more than 8 rows, and small ones that of more threadgroups.
 func TestBatchingWide(t *testing.T) {
-	c, err := chip.Lookup("h200")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := chipOf(t, "h200")
 	for _, test := range []struct {
 		name          string
 		typ           dtype.Type
@@ -266,10 +263,7 @@ func TestBatchingDump(t *testing.T) {
 // TestBatchingClusters checks how many threadgroups divide the columns of a product in a table for batching:
 // some if there are few rows of W, so that all multiprocessors copy weights.
 func TestBatchingClusters(t *testing.T) {
-	c, err := chip.Lookup("h200")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := chipOf(t, "h200")
 	for _, test := range []struct {
 		name                   string
 		typ                    dtype.Type

@@ -57,6 +57,16 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
+// chipOf returns the data of a chip.
+func chipOf(t testing.TB, name string) *chip.Chip {
+	t.Helper()
+	c, err := chip.Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // input returns the compiler's input for a model, a chip and options.
 func input(t testing.TB, path, chipName string, o Options) Input {
 	t.Helper()
@@ -71,10 +81,7 @@ func input(t testing.TB, path, chipName string, o Options) Input {
 	if err := cfg.Check(dir); err != nil {
 		t.Fatal(err)
 	}
-	c, err := chip.Lookup(chipName)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := chipOf(t, chipName)
 	return Input{Config: cfg, Tensors: dir, Chip: c, Options: o}
 }
 
@@ -667,10 +674,7 @@ func TestSplitInput(t *testing.T) {
 // TestHalvesRows checks the number of rows per threadgroup of gemm_halves, for a chunk of 512 rows on
 // 132 cores: the one with the shortest estimated time.
 func TestHalvesRows(t *testing.T) {
-	c, err := chip.Lookup("h200")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := chipOf(t, "h200")
 	for rows, want := range map[int]int{1024: 64, 2048: 64, 3072: 128, 4096: 128, 6144: 256, 28672: 256} {
 		l := &lowering{s: &state{in: Input{Chip: c}}, p: &program{rows: 512}, n: &node{}}
 		for act, limit := range map[uint32]int{decl.ActF16: 256, decl.ActF16x2: 128} {
@@ -683,10 +687,7 @@ func TestHalvesRows(t *testing.T) {
 
 // TestTileShape checks the shape of a threadgroup of gemm_halves with SIMD-group matrices, on 20 cores.
 func TestTileShape(t *testing.T) {
-	c, err := chip.Lookup("m4-pro")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := chipOf(t, "m4-pro")
 	for _, test := range []struct {
 		out, rows int
 		want      halvesShape

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
@@ -125,10 +124,7 @@ func TestGroupOf(t *testing.T) {
 		{"m1", 1024, 2048, 64}, {"m3-ultra", 1024, 2048, 8}, {"m4-pro", 5, 64, 8},
 	} {
 		b := newSketch(t, 1, false)
-		c, err := chip.Lookup(test.chip)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := chipOf(t, test.chip)
 		b.s.in.Chip = c
 		w := &weight{name: "w", rows: test.out, cols: test.in, typ: dtype.Q4_0}
 		if got := b.s.gemvGroup(w); got != test.want {

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
@@ -55,10 +54,7 @@ func TestFuseFew(t *testing.T) {
 		{"a width that is no multiple of 128", dtype.F16, 8, 960, 2560, 1600, "o, ffn.norm, gate_up gated, down scaled, attn.norm, qkv"},
 		{"gates that are no multiple of 64", dtype.F16, 8, 1024, 2720, 1600, unevenFF},
 	} {
-		c, err := chip.Lookup("h200")
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := chipOf(t, "h200")
 		p := fewLayer(test.typ, test.rows, test.width, test.ff, test.qkv)
 		s := &state{in: Input{Chip: c, Options: Options{Batching: true}}, programs: []*program{p}}
 		if err := s.fuseFew(); err != nil {

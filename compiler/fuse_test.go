@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pianola-engine/pianola/arch"
-	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/table"
@@ -22,10 +21,7 @@ type sketch struct {
 
 func newSketch(t *testing.T, rows int, wide bool) *sketch {
 	t.Helper()
-	c, err := chip.Lookup("m4-pro")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := chipOf(t, "m4-pro")
 	cfg := &arch.Config{Heads: 4, KVHeads: 2, HeadDim: 4, Vocab: 100, Width: 8, Eps: 1e-5}
 	cfg.Experts.Count, cfg.Experts.Used, cfg.Experts.FF = 4, 2, 16
 	s := &state{in: Input{Chip: c, Config: cfg}, cfg: cfg, byName: map[string]*weight{}, t: &table.Table{}}

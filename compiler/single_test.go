@@ -3,7 +3,6 @@ package compiler
 import (
 	"testing"
 
-	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
@@ -13,10 +12,7 @@ import (
 // TestSingle checks which products have gemv's form for one row on an H200, and that those have room for all
 // weights that a SIMD group fills. A threadgroup of 16 SIMD groups has 232,448 bytes there.
 func TestSingle(t *testing.T) {
-	c, err := chip.Lookup("h200")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := chipOf(t, "h200")
 	for _, test := range []struct {
 		name   string
 		typ    dtype.Type

@@ -84,10 +84,7 @@ func parted(tab *table.Table, program string) (n int) {
 // limited returns a copy of a chip with another largest slot.
 func limited(t testing.TB, name string, slot uint64) *chip.Chip {
 	t.Helper()
-	c, err := chip.Lookup(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := chipOf(t, name)
 	c.MaxBufferBytes = slot
 	if c.Device == chip.Metal {
 		c.MaxBufferBytes = min(2*slot, slot+(slot-c.LargestSlot()))
@@ -214,10 +211,7 @@ func TestLargeModels(t *testing.T) {
 		{"small", small, 256 << 20, []string{"layer.0.ffn.down", "layer.0.ffn.gate_up"}, ""},
 		{"long", small, 256 << 20, nil, "kv.0.k"},
 	} {
-		ch, err := chip.Lookup("m3-ultra")
-		if err != nil {
-			t.Fatal(err)
-		}
+		ch := chipOf(t, "m3-ultra")
 		ch.MaxBufferBytes = c.buffer
 		context := 8192
 		if c.what == "long" {

@@ -3,7 +3,6 @@ package compiler
 import (
 	"testing"
 
-	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
@@ -13,10 +12,7 @@ import (
 // TestWhole checks which products gemm_few computes in the shape whole on an H200, whose threadgroups have 232,448 bytes
 // of memory.
 func TestWhole(t *testing.T) {
-	c, err := chip.Lookup("h200")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := chipOf(t, "h200")
 	for _, test := range []struct {
 		name   string
 		typ    dtype.Type
