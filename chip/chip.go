@@ -115,6 +115,12 @@ type Chip struct {
 	GEMVSingle        int `json:"gemv_single"`
 	GEMVSingleThreads int `json:"gemv_single_threads"`
 	GEMVSingleWide    int `json:"gemv_single_wide"`
+	// GEMVHalf gives products of a single row whose matrices have fewer bytes threadgroups of
+	// GEMVSingleThreads for half of the cores, so that those of the next command begin on the other half
+	// and copy their weights meanwhile. GEMVHalfMerge is the limit for products that merge attention
+	// splits: attention has few threadgroups, so that all of the product's begin with them.
+	GEMVHalf      int `json:"gemv_half"`
+	GEMVHalfMerge int `json:"gemv_half_merge"`
 
 	// AttnHeads is the largest number of heads, all with the same K and V, that a
 	// threadgroup of attention computes.
@@ -485,6 +491,10 @@ func (c *Chip) checkProducts() error {
 		return errors.New("gemv_single_threads and gemv_single_wide: need gemv_single")
 	case c.GEMVSingleWide < 0:
 		return fmt.Errorf("gemv_single_wide: %d is negative", c.GEMVSingleWide)
+	case c.GEMVHalf < 0 || c.GEMVHalfMerge < 0:
+		return fmt.Errorf("gemv_half and gemv_half_merge: %d and %d, want no negative number", c.GEMVHalf, c.GEMVHalfMerge)
+	case c.GEMVSingle == 0 && (c.GEMVHalf != 0 || c.GEMVHalfMerge != 0):
+		return errors.New("gemv_half and gemv_half_merge: need gemv_single")
 	case c.ActQ8Rows && !c.ActQ8:
 		return errors.New("act_q8_rows: needs act_q8")
 	case c.Fuse.SiLUDownChunk && !c.Fuse.SiLUDown:
@@ -641,6 +651,9 @@ func (c *Chip) Fingerprint() [32]byte {
 	}
 	if c.GEMVSingle > 0 || c.GEMVSingleThreads > 0 || c.GEMVSingleWide > 0 {
 		b = fmt.Appendf(b, "gemv single %d %d %d", c.GEMVSingle, c.GEMVSingleThreads, c.GEMVSingleWide)
+	}
+	if c.GEMVHalf > 0 || c.GEMVHalfMerge > 0 {
+		b = fmt.Appendf(b, "gemv half %d %d", c.GEMVHalf, c.GEMVHalfMerge)
 	}
 	if c.GEMVLimit > 0 || c.MergeLimit > 0 || f.Gated || f.Scaled {
 		// Chips without these fields keep the fingerprints of their rolls.

@@ -185,6 +185,8 @@ func TestDecodeErrors(t *testing.T) {
 		{`"batch_few": false`, `"batch_few": true`, "batch_few: needs gemm_halves on a CUDA device"},
 		{`"batch_slots": 0`, `"batch_slots": 2`, "batch_slots: 2 is not 0, or 2 to 4 on a CUDA device with attn_tile"},
 		{`"request_ahead": 0`, `"request_ahead": 1024`, "request_ahead: needs gemm_halves on a CUDA device"},
+		{`"gemv_half": 0`, `"gemv_half": 1`, "gemv_half and gemv_half_merge: need gemv_single"},
+		{`"gemv_half_merge": 0`, `"gemv_half_merge": -1`, "gemv_half and gemv_half_merge: 0 and -1, want no negative number"},
 		{`"gemm_halves": 256`, `"gemm_halves": 0`, "prefill_few: needs gemm_halves"},
 		{`"argmax_part": 2048`, `"argmax_part": 2`, "argmax_part: 2 is not 0 or in 4..65536"},
 		{`"threadgroup_memory": 32768`, `"threadgroup_memory": 0`, "gemm_halves: 256, want"},

@@ -127,7 +127,7 @@ func TestGroupOf(t *testing.T) {
 		c := chipOf(t, test.chip)
 		b.s.in.Chip = c
 		w := &weight{name: "w", rows: test.out, cols: test.in, typ: dtype.Q4_0}
-		if got := b.s.gemvGroup(w); got != test.want {
+		if got := b.s.gemvGroup(w, b.s.in.Chip.Cores); got != test.want {
 			t.Errorf("%s, [%d, %d]: %d rows, want %d", test.chip, test.out, test.in, got, test.want)
 		}
 	}

@@ -271,7 +271,7 @@ func (s *state) fuseMergeProduct() error {
 func (s *state) mergesTooMuch(w *weight, merge mergeArgs) bool {
 	limit := s.in.Chip.MergeLimit
 	split := 4 * (w.cols + 2*merge.heads) // values, and the states of each head
-	return limit > 0 && ceil(w.rows, s.gemvGroup(w))*merge.splits*split > limit
+	return limit > 0 && ceil(w.rows, s.gemvGroup(w, s.in.Chip.Cores))*merge.splits*split > limit
 }
 
 // splitInput adds nodes that convert the input of products in programs of a chunk to float16.

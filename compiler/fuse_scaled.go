@@ -23,7 +23,7 @@ func (s *state) fuseScaled() error {
 			if len(readers) == 0 {
 				continue
 			}
-			sums := ceil(product.w.rows, s.gemvGroup(product.w))
+			sums := ceil(product.w.rows, s.gemvGroup(product.w, s.in.Chip.Cores))
 			squares := p.value(n.label()+".squares", roundUp(sums, sumsUnit))
 			product.output, product.next = decl.OutputAddScaled, norm.w
 			before.args, before.out = product, []operand{before.out[0], n.out[0], squares.all()}

@@ -107,7 +107,7 @@ func (a productArgs) group(l *lowering) (group, rows int) {
 	case !a.wide && a.output == decl.OutputGated && c.GEMVLimit == 0:
 		return a.gatedGroup(l), l.rows()
 	case !a.wide:
-		return l.s.gemvGroup(a.w), l.rows()
+		return l.s.gemvGroup(a.w, a.cores(l)), l.rows()
 	case c.GEMMUnit == 0:
 		return c.GEMMRows, l.p.rows
 	case a.narrow(l):
@@ -131,15 +131,36 @@ func (a productArgs) narrow(l *lowering) bool {
 	return a.w.typ == dtype.F32 && a.w.rows <= l.s.in.Chip.GEMMNarrow && a.plain() && a.w.cols%4 == 0 && stride(l.n.in[0])%4 == 0
 }
 
-// gemvGroup returns the number of rows of w that a threadgroup of gemv computes.
-func (s *state) gemvGroup(w *weight) int {
+// cores returns the number of cores among which the rows of W of a product of gemv are divided: half of them if the
+// matrix is so small that the time in which its threadgroups begin matters more than the bandwidth of all cores.
+func (a productArgs) cores(l *lowering) int {
+	if a.half(l) {
+		return max(l.s.in.Chip.Cores/2, 1)
+	}
+	return l.s.in.Chip.Cores
+}
+
+// half reports whether a product in the form for one row has threadgroups for half of the cores.
+func (a productArgs) half(l *lowering) bool {
+	c := l.s.in.Chip
+	bytes, _ := a.w.layout.Bytes(a.w.typ, uint64(a.w.rows), uint64(a.w.cols))
+	limit := c.GEMVHalf
+	if a.input == decl.InputMerge {
+		limit = c.GEMVHalfMerge
+	}
+	return a.singleForm(l) && bytes < uint64(limit)
+}
+
+// gemvGroup returns the number of rows of w that a threadgroup of gemv computes if they are divided among a number of
+// cores.
+func (s *state) gemvGroup(w *weight, cores int) int {
 	c := s.in.Chip
 	switch {
 	case c.GEMVLimit > 0:
 		return s.groupOf(w, w.rows, 1)
 	case c.GEMVWave > 0:
 		// Each threadgroup prepares the whole input, so a single wave of threadgroups is best.
-		return max(c.GEMVRows, roundUp(ceil(w.rows, c.GEMVWave*max(c.Cores, 1)), gemvUnit))
+		return max(c.GEMVRows, roundUp(ceil(w.rows, c.GEMVWave*max(cores, 1)), gemvUnit))
 	}
 	return c.GEMVRows
 }
@@ -148,7 +169,7 @@ func (s *state) gemvGroup(w *weight) int {
 func (a productArgs) gatedGroup(l *lowering) int {
 	half := *a.w
 	half.rows /= 2
-	return 2 * roundUp(l.s.gemvGroup(&half), gemvUnit)
+	return 2 * roundUp(l.s.gemvGroup(&half, a.cores(l)), gemvUnit)
 }
 
 // groupOf returns the number of rows, a multiple of gemvUnit, of a threadgroup for which a core
@@ -232,6 +253,12 @@ func (l *lowering) ahead(w *weight) uint32 {
 
 // single reports whether a product of groups of rows uses gemv's form for one row.
 func (a productArgs) single(l *lowering, group int) bool {
+	c := l.s.in.Chip
+	return a.singleForm(l) && uint64(a.singleThreads(l)/c.SIMDWidth*a.singleAhead(l, group)+a.singleRest(l, group)) <= c.ThreadgroupMemory
+}
+
+// singleForm reports whether gemv has a form for one row for a product, if there is enough threadgroup memory.
+func (a productArgs) singleForm(l *lowering) bool {
 	c, w := l.s.in.Chip, a.w
 	switch {
 	case c.GEMVSingle == 0 || l.rows() != 1 || l.p.rows != 1 || l.ahead(w) < tileSlots || w.cols%8 != 0:
@@ -239,8 +266,6 @@ func (a productArgs) single(l *lowering, group int) bool {
 	case a.output == decl.OutputAddScaled || a.input == decl.InputScaled:
 		return false
 	case a.output == decl.OutputGated && a.input != decl.InputNorm && (a.input != decl.InputPlain || w.layout == dtype.Tiled16):
-		return false
-	case uint64(a.singleThreads(l)/c.SIMDWidth*a.singleAhead(l, group)+a.singleRest(l, group)) > c.ThreadgroupMemory:
 		return false
 	case w.layout == dtype.Tiled16:
 		return frequent(w.typ)
@@ -281,10 +306,11 @@ func (a productArgs) singleAhead(l *lowering, group int) int {
 }
 
 // singleThreads returns the number of threads of a product in the form for one row. Float matrices below the chip's
-// GEMVSingleWide have GEMVThreads, so that a multiprocessor has room for two threadgroups.
+// GEMVSingleWide have GEMVThreads, so that a multiprocessor has room for two threadgroups, unless they have threadgroups
+// for half of the multiprocessors.
 func (a productArgs) singleThreads(l *lowering) int {
 	c, w := l.s.in.Chip, a.w
-	if w.layout == dtype.Tiled16 {
+	if w.layout == dtype.Tiled16 || a.half(l) {
 		return c.GEMVSingleThreads
 	}
 	if bytes, _ := w.layout.Bytes(w.typ, uint64(w.rows), uint64(w.cols)); int64(bytes) < int64(c.GEMVSingleWide) {

@@ -38,6 +38,48 @@ func TestSingle(t *testing.T) {
 	}
 }
 
+// TestHalf checks which products of a row have threadgroups for half of the multiprocessors of an H200: small ones, and
+// larger ones that merge the splits of attention.
+func TestHalf(t *testing.T) {
+	c := chipOf(t, "h200")
+	for _, test := range []struct {
+		name        string
+		typ         dtype.Type
+		in, out     int
+		merge       bool
+		groups      int // threadgroups
+		threads     int
+		programRows int
+	}{
+		{"qkv of 0.6B", dtype.Q4_0, 1024, 4096, false, 64, 512, 1},
+		{"gate_up of 0.6B", dtype.Q4_0, 1024, 6144, false, 128, 512, 1},
+		{"o of 8B", dtype.Q8_0, 4096, 4096, true, 64, 512, 1},
+		{"the same without a merge", dtype.Q8_0, 4096, 4096, false, 128, 512, 1},
+		{"o of 1B", dtype.F16, 2048, 2048, true, 64, 512, 1},
+		{"o of 8B in float16", dtype.F16, 4096, 4096, true, 128, 512, 1},
+		{"down of 0.6B in float16", dtype.F16, 3072, 1024, false, 128, 256, 1},
+		{"a type without the form", dtype.Q5_0, 1024, 4096, false, 128, 256, 1},
+		{"two rows", dtype.Q4_0, 1024, 4096, false, 128, 256, 2},
+	} {
+		layout := dtype.Tiled16
+		if !test.typ.Quantized() {
+			layout = dtype.Rows
+		}
+		a := productArgs{w: &weight{typ: test.typ, layout: layout, rows: test.out, cols: test.in}, output: decl.OutputStore, input: decl.InputPlain}
+		if test.merge {
+			a.input = decl.InputMerge
+		}
+		l := &lowering{s: &state{in: Input{Chip: c}}, n: &node{}, p: &program{rows: test.programRows}}
+		group, _ := a.group(l)
+		if got := ceil(test.out, group); got != test.groups {
+			t.Errorf("%s: %d threadgroups, want %d", test.name, got, test.groups)
+		}
+		if got := a.threads(l); got != test.threads {
+			t.Errorf("%s: %d threads, want %d", test.name, got, test.threads)
+		}
+	}
+}
+
 // TestGatedSingle checks which product of a feed-forward block computes silu(gate) * up in decode on an H200: gate_up if
 // a threadgroup has whole strips of gates, as with 16 multiprocessors, else down.
 func TestGatedSingle(t *testing.T) {
@@ -50,7 +92,7 @@ func TestGatedSingle(t *testing.T) {
 	} {
 		in := input(t, "../testdata/gopher-q8_0.gguf", "h200", Options{})
 		with := *in.Chip
-		with.Cores = test.cores
+		with.Cores, with.GEMVHalf = test.cores, 0
 		in.Chip = &with
 		tab := mustCompile(t, in)
 		p, _, _ := tab.Program(table.ProgramDecode)
