@@ -97,7 +97,7 @@ func (s *state) fuseRopeTile() error {
 			continue
 		}
 		pairs(p, func(a *node, rope ropeKVArgs, b *node, attn attnTileArgs) bool {
-			if !p.feeds(a, b) || !s.fitsOwn(b.layer, attn) {
+			if !p.feeds(a, b) || !s.fitsOwn(b.layer, attn) || stride(a.in[1]) != stride(a.in[2]) {
 				return false
 			}
 			// pairs meets the nodes of a joint pass again after the new one was put before them.

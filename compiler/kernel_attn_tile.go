@@ -215,7 +215,7 @@ func (a ropeAttnTileArgs) lower(l *lowering) {
 	l.set(kernels.RoPEAttnTileSpecAct, a.act)
 	tables, entries := l.pages()
 	kernels.RoPEAttnTileParams{
-		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads), QStride: stride(n.in[0]), KStride: stride(n.in[1]), VStride: stride(n.in[2]),
+		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads), QStride: stride(n.in[0]), KVStride: stride(n.in[1]),
 		Half: uint32(a.half), Cap: uint32(n.layer.cap), Window: uint32(a.window), Scale: a.scale, SoftCap: a.softCap, Eps: a.eps,
 		Slots: uint32(a.slots(l)), Tables: tables, Table: entries, Pool: l.pooled(), Few: one(a.few),
 	}.Put(&l.cmd)

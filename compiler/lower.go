@@ -6,6 +6,7 @@ import (
 
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -192,3 +193,20 @@ func (l *lowering) memory(env *table.Env) error {
 // ceil returns a/b rounded up. roundUp returns a rounded up to a multiple of b.
 func ceil(a, b int) int    { return (a + b - 1) / b }
 func roundUp(a, b int) int { return ceil(a, b) * b }
+
+// placeBarriers sets the barriers, and which commands read early. K and V of many rows that are read while gemm_halves
+// multiplies delay its weights by more than attention gains (docs/rationale/cuda.md), so attention behind it does not
+// read early.
+func (s *state) placeBarriers() error {
+	if err := s.t.PlaceBarriers(); err != nil {
+		return err
+	}
+	for i := 1; i < len(s.t.Cmds); i++ {
+		if c := &s.t.Cmds[i]; c.Kernel == kernels.RoPEAttnTile && s.t.Cmds[i-1].Kernel == kernels.GEMMHalves {
+			p := kernels.RoPEAttnTileParamsOf(c)
+			p.Settled = 0
+			p.Put(c)
+		}
+	}
+	return nil
+}

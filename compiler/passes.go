@@ -63,7 +63,7 @@ var passes = []pass{
 	{name: "arena", doc: "places activations in the scratch arena by liveness", run: (*state).planArena},
 	{name: "limits", doc: "checks that no slot is larger than the chip allows", run: (*state).checkSlots},
 	{name: "lower", doc: "converts nodes to commands", run: (*state).lower},
-	{name: "barriers", doc: "sets a barrier before each command that has a hazard", run: func(s *state) error { return s.t.PlaceBarriers() }},
+	{name: "barriers", doc: "sets a barrier before each command that has a hazard, and marks what commands may read before their barriers", run: (*state).placeBarriers},
 }
 
 // order lists pairs of passes, with the reason why the first of a pair must run before the second.

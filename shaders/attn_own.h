@@ -195,9 +195,10 @@ static inline void add_own(thread unit_state<D / 4, 1> &u, threadgroup const uch
     }
 }
 
-// attend_own computes a row with heads of D elements. a.end is the row's own position.
+// attend_own computes a row with heads of D elements. a.end is the row's own position. If K and V are settled, it waits
+// for its inputs after it has started to copy them.
 template <uint D>
-static inline void attend_own(thread const attn_part &a, thread const attn_pairs &t, thread const own_row &row, halves_place h, threadgroup uchar *tg, uint slots, uint lane, uint simd, uint simds) {
+static inline void attend_own(thread const attn_part &a, thread const attn_pairs &t, thread const own_row &row, halves_place h, bool settled, threadgroup uchar *tg, uint slots, uint lane, uint simd, uint simds) {
     const uint way = simd / 4;
     const uint part = simd % 4;
     const uint ways = simds / 4;
@@ -220,6 +221,9 @@ static inline void attend_own(thread const attn_part &a, thread const attn_pairs
     for (uint i = 0; i < slots; i++) {
         fill_own_keys<D>(r, a, o.newest, false, i, i);
         fill_own_values<D>(r, a, o.newest, false, i, i);
+    }
+    if (settled) {
+        wait_inputs();
     }
     make_own<D>(o, a.kind, a.scale, lane, simd, simds);
     threadgroup_barrier(mem_flags::mem_threadgroup);

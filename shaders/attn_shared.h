@@ -421,15 +421,22 @@ static inline void put_shared(thread shared_sums<D> &s, thread const attn_part &
 }
 
 // attend_shared computes all heads of the part, up to 8 at a time. The SIMD groups take 16 positions
-// in turn. It starts to copy K and V before it computes Q. tg holds the rings, ahead bytes each, and
-// then the SIMD groups' results.
+// in turn. It starts to copy K and V before it computes Q, and before it waits for its inputs if they are settled.
+// tg holds the rings, ahead bytes each, and then the SIMD groups' results.
 template <uint D, uint Kind>
-static inline void attend_shared(thread attn_part &a, thread made_q &q, threadgroup uchar *tg, uint ahead, uint tid, uint lane, uint simd, uint simds) {
+static inline void attend_shared(thread attn_part &a, thread made_q &q, bool settled, threadgroup uchar *tg, uint ahead, uint tid, uint lane, uint simd, uint simds) {
     const uint step = simds * PIANOLA_SHARED_POSITIONS;
     uint first = a.begin + simd * PIANOLA_SHARED_POSITIONS;
     const uint all = a.heads;
     kv_ring ring = ring_of<D, Kind>(tg + simd * ahead, ahead);
+    if (!settled) {
+        load_q(q, lane, simd);
+    }
     copy_ahead<D, Kind>(ring, a, first, step, lane);
+    if (settled) {
+        wait_inputs();
+        load_q(q, lane, simd);
+    }
     make_q(q, lane, simd, simds);
     for (uint h = 0; h < all; h += PIANOLA_SHARED) {
         if (h > 0) {

@@ -38,16 +38,17 @@ kernel void gemv(
 #ifdef PIANOLA_COPIES
     if (SINGLE != 0) {
         const bool paired = SINGLE == PIANOLA_SINGLE_PAIRED;
+        const bool settled = p.settled != 0;
         // Quantised products with gates and without have code of their own, which is faster; floats share it
         // (docs/rationale/kernels.md).
         const bool gates = OUTPUT == PIANOLA_OUTPUT_GATED && (INPUT == PIANOLA_INPUT_PLAIN || INPUT == PIANOLA_INPUT_NORM);
 #define PIANOLA_SINGLE_CASE(type, gates) \
     if (INPUT == PIANOLA_INPUT_SILU_MUL) { \
-        gemv_single<PIANOLA_WTYPE_##type, PIANOLA_LONG_READS>(a, p.ahead, false, paired, step, s, tg, group.x, lane, simd, simds); \
+        gemv_single<PIANOLA_WTYPE_##type, PIANOLA_LONG_READS>(a, p.ahead, false, paired, settled, step, s, tg, group.x, lane, simd, simds); \
     } else if (INPUT == PIANOLA_INPUT_PLAIN) { \
-        gemv_single<PIANOLA_WTYPE_##type, PIANOLA_LONG_READS>(a, p.ahead, gates, paired, step, s, tg, group.x, lane, simd, simds); \
+        gemv_single<PIANOLA_WTYPE_##type, PIANOLA_LONG_READS>(a, p.ahead, gates, paired, settled, step, s, tg, group.x, lane, simd, simds); \
     } else { \
-        gemv_single<PIANOLA_WTYPE_##type, PIANOLA_SHORT_READS>(a, p.ahead, gates, paired, step, s, tg, group.x, lane, simd, simds); \
+        gemv_single<PIANOLA_WTYPE_##type, PIANOLA_SHORT_READS>(a, p.ahead, gates, paired, settled, step, s, tg, group.x, lane, simd, simds); \
     }
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: \

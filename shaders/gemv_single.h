@@ -119,9 +119,10 @@ static inline void add_gated(threadgroup const float *tg, thread const product &
 
 // gemv_single is gemv_steps for one row, if each SIMD group has room for the slots of its copies. N is the number of
 // vectors of the input that a lane loads before it uses the first. If gates, the output is gated. The steps are divided into
-// shares, one for each SIMD group or, if paired, two.
+// shares, one for each SIMD group or, if paired, two. If settled, it reads the secondary values before it waits for its
+// inputs: the splits of attention that it reads depend on them.
 template <uint T, uint N>
-static inline void gemv_single(thread product &p, uint room, bool gates, bool paired, device const pianola_step *step, constant pianola_second &second, threadgroup uchar *tg, uint group, uint lane, uint simd, uint simds) {
+static inline void gemv_single(thread product &p, uint room, bool gates, bool paired, bool settled, device const pianola_step *step, constant pianola_second &second, threadgroup uchar *tg, uint group, uint lane, uint simd, uint simds) {
     const uint shares = paired ? 2 * simds : simds;
     threadgroup float *slots = (threadgroup float *)tg;
     input_rows in;
@@ -142,19 +143,25 @@ static inline void gemv_single(thread product &p, uint room, bool gates, bool pa
     cursor ahead = begin;
     ahead.left += rest;
     copy_first<T>(ring, single_slots(T), p, s, ahead, at, pieces, lane);
+    uint rows = 0;
+    if (settled) {
+        rows = second.rows;
+        split_sees(p.parts, second.kv_len + second.behind);
+    }
     // The loads are issued before the first of their values is needed.
-    const bool runs = begins(step);
-    const uint rows = second.rows;
+    const bool executed = begins(step);
+    if (!settled) {
+        rows = second.rows;
+        split_sees(p.parts, second.kv_len + second.behind);
+    }
     const uint tid = simd * 32 + lane;
     const float before = p.add && tid < s.count ? p.y[s.first + tid] : 0.0f;
     input_part<N> first;
-    if (p.merge) {
-        split_sees(p.parts, second.kv_len + second.behind);
-    } else {
+    if (!p.merge) {
         load_input(first, p, 0, simd * 32, lane, simds * 32);
     }
     issued();
-    if (runs && rows != 0) {
+    if (executed && rows != 0) {
         if (p.merge) {
             make_merged<!is_float_type<T>::value>(in.x, in.q, in.d, p, lane, simd, simds);
         } else {

@@ -318,8 +318,9 @@ typedef struct pianola_gemv_params {
     uint32_t splits; // attention splits; if the input is scaled, partial sums of squares
     uint32_t span; // smallest number of positions of a split
     uint32_t window; // visible positions; 0 means all
+    uint32_t settled; // 1: the phase before writes neither the step block nor the caches, and is of the same program, so a threadgroup that begins early may read those before it waits; else 0
 } pianola_gemv_params;
-PIANOLA_ASSERT_SIZE(pianola_gemv_params, 56);
+PIANOLA_ASSERT_SIZE(pianola_gemv_params, 60);
 
 // y[r] = W · input[r] (+ b) for a chunk of rows. Each weight is read once per chunk. The input must be plain or silu_mul, and the output must be store. With group <= 8 and row_group <= 8, the threads of a threadgroup divide the columns of float32 weights.
 typedef struct pianola_gemm_params {
@@ -337,8 +338,9 @@ typedef struct pianola_gemm_params {
     uint32_t splits; // attention splits; if the input is scaled, partial sums of squares
     uint32_t span; // smallest number of positions of a split
     uint32_t window; // visible positions; 0 means all
+    uint32_t settled; // 1: the phase before writes neither the step block nor the caches, and is of the same program, so a threadgroup that begins early may read those before it waits; else 0
 } pianola_gemm_params;
-PIANOLA_ASSERT_SIZE(pianola_gemm_params, 56);
+PIANOLA_ASSERT_SIZE(pianola_gemm_params, 60);
 
 // x[r, h] = rmsnorm(x[r, h]) * w for each head h of each row r.
 typedef struct pianola_head_norm_params {
@@ -449,8 +451,9 @@ typedef struct pianola_rope_attn_params {
     uint32_t shared; // Q heads that share K and V: heads/kv_heads
     float soft_cap; // c, if a score s becomes c*tanh(s/c); 0 means no cap
     uint32_t ahead; // bytes of threadgroup memory per SIMD group for prefetched K and V, a multiple of 16; 0 means they are loaded to registers
+    uint32_t settled; // 1: the phase before writes neither the step block nor the caches, and is of the same program, so a threadgroup that begins early may read those before it waits; else 0
 } pianola_rope_attn_params;
-PIANOLA_ASSERT_SIZE(pianola_rope_attn_params, 52);
+PIANOLA_ASSERT_SIZE(pianola_rope_attn_params, 56);
 
 // out[r, i] = the largest of the logits i*part to (i+1)*part - 1 of row r, and its index, the lowest among equal logits. It is NaN only if all of them are NaN.
 typedef struct pianola_argmax_part_params {
@@ -876,8 +879,7 @@ typedef struct pianola_rope_attn_tile_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
     uint32_t q_stride; // elements from one row of q to the next
-    uint32_t k_stride; // elements from one row of k to the next
-    uint32_t v_stride; // elements from one row of v to the next
+    uint32_t kv_stride; // elements from one row of k, and of v, to the next
     uint32_t half_; // rotated pairs of a head, at most head_dim/2
     uint32_t cap; // rows of the cache
     uint32_t window; // positions seen, if the constant windowed is 1
@@ -889,6 +891,7 @@ typedef struct pianola_rope_attn_tile_params {
     uint32_t table; // pages in the page table of a sequence, in a pooled table
     uint32_t pool; // sequences of a pooled table; 0 in other tables
     uint32_t few; // 1: write rows of float16 in the order of gemm_few, else 0
+    uint32_t settled; // 1: the phase before writes neither the step block nor the caches, and is of the same program, so a threadgroup that begins early may read those before it waits; else 0
 } pianola_rope_attn_tile_params;
 PIANOLA_ASSERT_SIZE(pianola_rope_attn_tile_params, 64);
 

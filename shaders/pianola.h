@@ -21,15 +21,23 @@
 
 using namespace metal;
 
-// begins must be called by all threads, once, before the first read of memory that another
-// command writes. It returns whether the command is to be executed; after the chain has stopped
-// it returns false. A device may start a kernel before the preceding commands have ended. Then
-// begins waits for them, so a kernel may read only constant memory, such as weights, before it.
-static inline bool begins(device const pianola_step *step) {
+// wait_inputs must be called by all threads, once, before the first read of memory that another
+// command writes. A device may start a kernel before the preceding commands have ended. Then
+// wait_inputs waits for them, so a kernel may read only constant memory, such as weights, before it,
+// and if its parameter settled is 1, the caches of attention, the step block and the secondary values.
+static inline void wait_inputs() {
 #ifdef PIANOLA_NVPTX
     metal::shim::inputs_ready();
 #endif
-    return step->stop == 0;
+}
+
+// runs returns whether the command is to be executed; after the chain has stopped it returns false.
+static inline bool runs(device const pianola_step *step) { return step->stop == 0; }
+
+// begins is wait_inputs and then runs.
+static inline bool begins(device const pianola_step *step) {
+    wait_inputs();
+    return runs(step);
 }
 
 // issued keeps the compiler from moving loads that stand before it to where their values are used.

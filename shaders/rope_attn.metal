@@ -5,7 +5,7 @@
 // It computes Q of its heads, and also K and V of the newest position if that is visible to
 // it. The first such threadgroup writes them to the cache. No threadgroup reads them from
 // the cache.
-// finds ahead: k_cache v_cache
+// settled: k_cache v_cache
 [[max_total_threads_per_threadgroup(256)]]
 kernel void rope_attn(
         device const float *q               [[buffer(0)]],
@@ -28,9 +28,11 @@ kernel void rope_attn(
     const uint cap = cache_rows(k_cache, p.cap, PIANOLA_SEQUENCES_OWN);
     k_cache = cache_of(k_cache, PIANOLA_SEQUENCES_OWN);
     v_cache = cache_of(v_cache, PIANOLA_SEQUENCES_OWN);
-    if (!begins(step)) {
-        return;
+    const bool settled = p.settled != 0;
+    if (!settled) {
+        wait_inputs();
     }
+    const bool executed = runs(step);
     const uint kv_head = group.x;
     const uint first = group.z * p.head_group;
     const uint head = kv_head * p.shared + first;
@@ -46,7 +48,6 @@ kernel void rope_attn(
     m.heads = min(p.head_group, p.shared - first);
     m.to = (threadgroup float *)(tg + simds * max(row_bytes, p.ahead));
     m.at = m.to;
-    load_q(m, lane, simd);
     attn_part a;
     a.d = HEAD_DIM;
     a.kind = KV;
@@ -68,7 +69,10 @@ kernel void rope_attn(
     const uint len = max(s.kv_len, 1u) + s.behind;
     a.begin = len - min(len, WINDOWED != 0 ? p.window : len);
     a.end = len;
-    if (a.split && !attn_limit(a, p.span, group.y)) {
+    if (!executed || (a.split && !attn_limit(a, p.span, group.y))) {
+        if (settled) {
+            wait_inputs();
+        }
         return;
     }
     a.wrap = cache_from(a.begin, cap, WINDOWED != 0);
@@ -87,17 +91,21 @@ kernel void rope_attn(
 #ifdef PIANOLA_COPIES
         if (KV == PIANOLA_KV_Q8_0) {
             if (HEAD_DIM <= 64) {
-                attend_shared<64, PIANOLA_KV_Q8_0>(a, m, tg, p.ahead, tid, lane, simd, simds);
+                attend_shared<64, PIANOLA_KV_Q8_0>(a, m, settled, tg, p.ahead, tid, lane, simd, simds);
             } else {
-                attend_shared<128, PIANOLA_KV_Q8_0>(a, m, tg, p.ahead, tid, lane, simd, simds);
+                attend_shared<128, PIANOLA_KV_Q8_0>(a, m, settled, tg, p.ahead, tid, lane, simd, simds);
             }
         } else if (HEAD_DIM <= 64) {
-            attend_shared<64, PIANOLA_KV_F16>(a, m, tg, p.ahead, tid, lane, simd, simds);
+            attend_shared<64, PIANOLA_KV_F16>(a, m, settled, tg, p.ahead, tid, lane, simd, simds);
         } else {
-            attend_shared<128, PIANOLA_KV_F16>(a, m, tg, p.ahead, tid, lane, simd, simds);
+            attend_shared<128, PIANOLA_KV_F16>(a, m, settled, tg, p.ahead, tid, lane, simd, simds);
         }
 #endif
         return;
     }
+    if (settled) {
+        wait_inputs();
+    }
+    load_q(m, lane, simd);
     attend_row(a, m, HEAD_DIM, sums, tid, lane, simd, simds);
 }

@@ -2,7 +2,7 @@
 #include "attn_own.h"
 
 // A threadgroup handles the heads of a row that share K and V, over all visible positions.
-// finds ahead: k_cache v_cache
+// settled: k_cache v_cache
 [[max_total_threads_per_threadgroup(256)]]
 kernel void rope_attn_tile(
         device const float *q                    [[buffer(0)]],
@@ -24,10 +24,13 @@ kernel void rope_attn_tile(
     const uint cap = cache_rows(k_cache, p.cap, SEQUENCES);
     k_cache = cache_of(k_cache, SEQUENCES);
     v_cache = cache_of(v_cache, SEQUENCES);
-    const bool begun = begins(step);
-    (void)begun;
+    const bool settled = p.settled != 0;
+    if (!settled) {
+        wait_inputs();
+    }
     (void)cap;
 #if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90 // only tables with gemm_halves have this kernel
+    const bool executed = runs(step);
     // What the step block says of the row is loaded together.
     const uint row = group.y;
     const uint rows = s.rows;
@@ -37,7 +40,10 @@ kernel void rope_attn_tile(
     attn_part a;
     a.pages = row_pages(step, row, SEQUENCES, p.tables, p.table, p.pool, cap, p.kv_heads);
     issued();
-    if (!begun || row >= rows || stopped) {
+    if (!executed || row >= rows || stopped) {
+        if (settled) {
+            wait_inputs();
+        }
         return;
     }
     t.shared = p.heads / p.kv_heads;
@@ -67,8 +73,8 @@ kernel void rope_attn_tile(
     const ulong newest = a.paged ? page_row(a.pages, a.head, a.end) : cache_row(0, t.kv_len, cap, 0);
     own_row o;
     o.q = q + ulong(row) * p.q_stride + ulong(head) * HEAD_DIM;
-    o.k = k + ulong(row) * p.k_stride + ulong(group.x) * HEAD_DIM;
-    o.v = v + ulong(row) * p.v_stride + ulong(group.x) * HEAD_DIM;
+    o.k = k + ulong(row) * p.kv_stride + ulong(group.x) * HEAD_DIM;
+    o.v = v + ulong(row) * p.kv_stride + ulong(group.x) * HEAD_DIM;
     o.norm = norm;
     o.turn = {q, norm, angles + ulong(row) * p.half_ * 2, HEAD_DIM, p.half_, LAYOUT, QK_NORM != 0, 1.0f};
     o.eps = p.eps;
@@ -77,10 +83,10 @@ kernel void rope_attn_tile(
     o.v_to = kv_row_of(v_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : group.x, newest);
     const halves_place h = halves_place_of(halves, row, s.rows, head, p.heads, HEAD_DIM, p.few != 0);
     switch (HEAD_DIM) {
-    case 64: attend_own<64>(a, t, o, h, tg, p.slots, lane, simd, simds); break;
-    case 128: attend_own<128>(a, t, o, h, tg, p.slots, lane, simd, simds); break;
-    case 192: attend_own<192>(a, t, o, h, tg, p.slots, lane, simd, simds); break;
-    default: attend_own<256>(a, t, o, h, tg, p.slots, lane, simd, simds);
+    case 64: attend_own<64>(a, t, o, h, settled, tg, p.slots, lane, simd, simds); break;
+    case 128: attend_own<128>(a, t, o, h, settled, tg, p.slots, lane, simd, simds); break;
+    case 192: attend_own<192>(a, t, o, h, settled, tg, p.slots, lane, simd, simds); break;
+    default: attend_own<256>(a, t, o, h, settled, tg, p.slots, lane, simd, simds);
     }
 #endif
 }

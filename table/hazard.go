@@ -113,7 +113,8 @@ func (h *hazards) fixpoint(barrier func(cmd int, conflict bool) bool) (settled b
 
 // PlaceBarriers sets the barrier flag of exactly the commands that conflict with an earlier
 // command with no barrier in between: commands that access a range the earlier one writes, or
-// write a range it accesses.
+// write a range it accesses. It also sets the parameter settled of commands that have it: to 1 if what they
+// read before they wait at their barrier is not written by the commands from the barrier before on.
 func (t *Table) PlaceBarriers() error {
 	h, err := newHazards(t)
 	if err != nil {
@@ -137,6 +138,7 @@ func (t *Table) PlaceBarriers() error {
 			t.Cmds[i].Barrier = 1
 		}
 	}
+	h.settle()
 	return nil
 }
 
@@ -146,14 +148,10 @@ func (h *hazards) first(cmd int) bool {
 
 // missingBarriers returns the commands that conflict with an earlier command and have no barrier
 // in between.
-func (t *Table) missingBarriers() ([]int, error) {
-	h, err := newHazards(t)
-	if err != nil {
-		return nil, err
-	}
+func (h *hazards) missingBarriers() []int {
 	missing := map[int]bool{}
 	h.fixpoint(func(cmd int, conflict bool) bool {
-		has := t.Cmds[cmd].Barrier != 0
+		has := h.t.Cmds[cmd].Barrier != 0
 		if conflict && !has {
 			missing[cmd] = true
 		}
@@ -164,5 +162,5 @@ func (t *Table) missingBarriers() ([]int, error) {
 		list = append(list, cmd)
 	}
 	slices.Sort(list)
-	return list, nil
+	return list
 }

@@ -70,6 +70,7 @@ const TraceValidate = "table.Validate"
 // - the commands with recurrent state arrange the states at positions as the header says
 // - the commands of a table for batching have one arithmetic for each matrix and each KV cache
 // - the commands have all barriers that their hazards need
+// - no command reads early what the commands before its barrier write
 //
 // An execution trace shows each call as a region of type TraceValidate.
 func (t *Table) Validate() []error {
@@ -101,12 +102,15 @@ func (t *Table) Validate() []error {
 	if len(v.faults) > 0 {
 		return v.faults
 	}
-	missing, err := t.missingBarriers()
+	hazards, err := newHazards(t)
 	if err != nil {
 		return append(v.faults, err)
 	}
-	for _, c := range missing {
+	for _, c := range hazards.missingBarriers() {
 		v.add(c, "a barrier is missing: it touches what a command before it writes, or writes what one touches")
+	}
+	for _, c := range hazards.unsettled() {
+		v.add(c, "settled is 1, but the commands before its barrier may write what it reads early")
 	}
 	return v.faults
 }

@@ -95,7 +95,7 @@ func TestValidateFaults(t *testing.T) {
 		{"unknown kernel in a spec", qkv, func(tab *table.Table, c *table.Cmd) { tab.Specs[c.Spec].Kernel = 500 }, "kernel 500 is unknown"},
 		{"another kernel's spec", qkv, func(tab *table.Table, c *table.Cmd) { c.Spec = tab.Cmds[command(t, tab, attn)].Spec }, "is not one of kernel gemv"},
 		{"spec past the end", qkv, func(tab *table.Table, c *table.Cmd) { c.Spec = uint16(len(tab.Specs)) }, "spec"},
-		{"params size of another kernel", qkv, func(_ *table.Table, c *table.Cmd) { c.ParamSize = 8 }, "8 bytes of parameters, kernel gemv has 56"},
+		{"params size of another kernel", qkv, func(_ *table.Table, c *table.Cmd) { c.ParamSize = 8 }, "8 bytes of parameters, kernel gemv has 60"},
 		{"no secondary bytes", qkv, func(_ *table.Table, c *table.Cmd) { c.SecondSize = 0 }, "0 secondary bytes"},
 		{"binding count", qkv, func(_ *table.Table, c *table.Cmd) { c.Bindings = 3 }, "3 bindings, kernel gemv has 8"},
 		{"grid", qkv, func(_ *table.Table, c *table.Cmd) { c.Grid[0]++ }, "grid"},

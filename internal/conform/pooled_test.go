@@ -411,7 +411,7 @@ func (p *pooling) describe(r *rand.Rand) (specs []uint32, params interface{ Put(
 		return withConstant(c.specs, kernels.AttnTileSpecSequences, p.kind), q
 	case kernels.RoPEAttnTileParams:
 		d, kind := int(c.specs[kernels.RoPEAttnTileSpecHeadDim]), c.specs[kernels.RoPEAttnTileSpecKV]
-		p.row["q"], p.row["k"], p.row["v"], p.row["angles"] = words*int(q.QStride), words*int(q.KStride), words*int(q.VStride), 2*words*int(q.Half)
+		p.row["q"], p.row["k"], p.row["v"], p.row["angles"] = words*int(q.QStride), words*int(q.KVStride), words*int(q.KVStride), 2*words*int(q.Half)
 		p.row["halves"] = halvesSize(int(q.Heads)*d, decl.ActF16)
 		p.caches(int(q.KVHeads), d, int(q.Cap), 0, kind)
 		q.Cap, q.Tables, q.Table, q.Pool = rows, tables, entries, pool

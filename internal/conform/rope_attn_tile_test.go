@@ -62,7 +62,7 @@ func (a ropeAttention) own(c command, slots, threads int, few bool) command {
 	c.kernel, c.threads = kernels.RoPEAttnTile, uint32(threads)
 	c.specs = []uint32{d, one(a.window > 0), one(a.interleaved), one(a.norm), one(a.q8), one(a.learned), decl.ActF16}
 	c.params = kernels.RoPEAttnTileParams{
-		Heads: p.Heads, KVHeads: p.KVHeads, QStride: p.Heads * d, KStride: p.KVHeads * d, VStride: p.KVHeads * d, Half: p.Half, Cap: p.Cap,
+		Heads: p.Heads, KVHeads: p.KVHeads, QStride: p.Heads * d, KVStride: p.KVHeads * d, Half: p.Half, Cap: p.Cap,
 		Window: p.Window, Scale: p.Scale, SoftCap: p.SoftCap, Eps: p.Eps, Slots: uint32(slots), Few: one(few),
 	}
 	return c

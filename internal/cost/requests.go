@@ -339,10 +339,10 @@ func (v *view) converted(n uint64) uint64 {
 	return v.rows * (2*steps - 1) * 64 * threads
 }
 
-// ropeAttnRequests sets the requests of fused attention. Every threadgroup computes Q of its heads,
-// those of splits without positions too, and those with the newest position also compute K and V.
+// ropeAttnRequests sets the requests of fused attention. Every threadgroup computes Q of its heads, unless its split has
+// no positions, and those with the newest position also compute K and V.
 func (v *view) ropeAttnRequests(r *requests) {
-	splits, heads, kvHeads := max(v.value("splits"), 1), v.value("heads"), v.value("kv_heads")
+	splits, heads, kvHeads := max(v.splits, 1), v.value("heads"), v.value("kv_heads")
 	groups := ceilDiv(v.value("shared"), v.value("head_group"))
 	r.loads[0] *= splits
 	r.loads[1] *= groups

@@ -161,7 +161,7 @@ var ropeAttn = Kernel{
 	Grid: [3]string{"kv_heads", "splits", "ceildiv(shared,head_group)"},
 	Require: slices.Concat(attnRequire, []string{
 		"windowed || context <= cap", "!windowed || min(context, window) <= cap", "half >= 1", "2*half <= head_dim", "kv_len >= 1", "kv_heads*shared == heads",
-		"ahead % 16 == 0", "ahead <= 65536",
+		"ahead % 16 == 0", "ahead <= 65536", settledFlag,
 	}),
 	Bindings: []Binding{
 		{Name: "q", Role: Read, Shape: "[heads, head_dim]", Elem: F32, Extent: "4*heads*head_dim"},
@@ -187,10 +187,12 @@ var ropeAttn = Kernel{
 		{"shared", U32, "Q heads that share K and V: heads/kv_heads"},
 		{"soft_cap", F32, "c, if a score s becomes c*tanh(s/c); 0 means no cap"},
 		{"ahead", U32, "bytes of threadgroup memory per SIMD group for prefetched K and V, a multiple of 16; 0 means they are loaded to registers"},
+		fieldSettled,
 	},
+	Settled:  []string{"k_cache", "v_cache"},
 	Second:   []Second{secondKVLen, secondBehind},
 	Specs:    []Constant{constHeadDim, constWindow, constSplit, constLayout, constQKNorm, constKV, constLearned},
-	Optional: []string{"kv", "behind", "soft_cap", "learned", "ahead"},
+	Optional: []string{"kv", "behind", "soft_cap", "learned", "ahead", "settled"},
 	Order:    attnOrder,
 	Worker:   attnWorker + " + 8*head_dim", // also a head as float32, and K and V in the type of the cache
 	TGMem:    "max(" + rowTGMem + ", ceildiv(threads,32)*ahead) + 4*(head_group+2)*head_dim",
@@ -205,16 +207,22 @@ var ropeAttnTile = Kernel{
 		"head_dim % 64 == 0", "head_dim >= 64", "head_dim <= 256", "kv_heads >= 1", "heads % kv_heads == 0", "heads >= 1", "heads/kv_heads <= 16",
 		"half >= 1", "2*half <= head_dim", "kv_len >= 1", "sequences == many || rows == 1", "act == f16", "few == 0 || few == 1 && rows <= 64",
 		"!windowed || window >= 1", "sequences != own || windowed || context <= cap", "sequences != own || !windowed || min(context, window) <= cap", "cap >= 1", kvBlocks, pooledCache,
-		"threads == 128 || threads == 256", "slots >= 1", "slots <= 4",
+		"threads == 128 || threads == 256", "slots >= 1", "slots <= 4", settledFlag,
 	},
 	Bindings: []Binding{
-		qkRopeKV.Bindings[0], qkRopeKV.Bindings[1], qkRopeKV.Bindings[2], qkRopeKV.Bindings[3],
+		qkRopeKV.Bindings[0],
+		{Name: "k", Role: Read, Shape: "[rows, kv_heads, head_dim]", Elem: F32, Extent: "4*((rows-1)*kv_stride + kv_heads*head_dim)", Doc: "rows kv_stride apart"},
+		{Name: "v", Role: Read, Shape: "[rows, kv_heads, head_dim]", Elem: F32, Extent: "4*((rows-1)*kv_stride + kv_heads*head_dim)", Doc: "rows kv_stride apart"},
+		qkRopeKV.Bindings[3], // angles
 		ropeAttn.Bindings[4], // norm
 		{Name: "k_cache", Role: ReadWrite, Shape: kvShape, Elem: KVType, Extent: kvExtent, Doc: kvDoc},
 		{Name: "v_cache", Role: ReadWrite, Shape: kvShape, Elem: KVType, Extent: kvExtent, Doc: kvDoc},
 		{Name: "halves", Role: Write, Shape: "[rows]", Elem: Record, Extent: attnHalves, Doc: "as attn_tile writes it"},
 	},
-	Params: slices.Concat(qkRopeKV.Params[:7], []Field{ // heads to cap
+	Params: slices.Concat(qkRopeKV.Params[:3], []Field{ // heads to q_stride
+		{"kv_stride", U32, "elements from one row of k, and of v, to the next"},
+		{"half", U32, "rotated pairs of a head, at most head_dim/2"},
+		{"cap", U32, "rows of the cache"},
 		{"window", U32, "positions seen, if the constant windowed is 1"},
 		{"scale", F32, "factor of Q·K"},
 		{"soft_cap", F32, "c, if a score s becomes c*tanh(s/c); 0 means no cap"},
@@ -222,10 +230,12 @@ var ropeAttnTile = Kernel{
 		{"slots", U32, "steps of positions that threadgroup memory holds, 1 to 4"},
 		fieldTables, fieldTable, fieldPool,
 		{"few", U32, "1: write rows of float16 in the order of gemm_few, else 0"},
+		fieldSettled,
 	}),
+	Settled:  []string{"k_cache", "v_cache"},
 	Second:   []Second{secondKVLen, secondRows},
 	Specs:    []Constant{constHeadDim, constWindow, constLayout, constQKNorm, constKV, constLearned, constAct, constSequences},
-	Optional: []string{"sequences", "tables", "table", "pool", "few"},
+	Optional: []string{"sequences", "tables", "table", "pool", "few", "settled"},
 	Worker:   attnWorker + " + 8*head_dim",
 	TGMem:    "16384*slots*(threads/128)*(head_dim/64) + 4096*(threads/128) + (kv == q8_0 ? 44 : 36)*head_dim",
 	As:       &As{Kernel: "attn_tile", Constant: "halves"},

@@ -25,7 +25,7 @@ type compiler struct {
 // compile parses the expressions of a declaration and checks its limits.
 func (k *Kernel) compile() error {
 	c := compiler{k, map[string]bool{}}
-	for _, step := range []func() error{c.names, c.bindings, c.matrices, c.command, c.second, c.threads} {
+	for _, step := range []func() error{c.names, c.bindings, c.settled, c.matrices, c.command, c.second, c.threads} {
 		if err := step(); err != nil {
 			return fmt.Errorf("decl: %s: %w", k.Name, err)
 		}
@@ -109,6 +109,23 @@ func (c *compiler) binding(b *Binding) (err error) {
 	for _, name := range slices.Concat(b.present.Names(), b.readIf.Names()) {
 		if _, ok := c.k.Spec(name); !ok {
 			return fmt.Errorf("%s is not a specialisation constant", name)
+		}
+	}
+	return nil
+}
+
+// settled parses the condition of early reads and checks the names of their bindings.
+func (c *compiler) settled() (err error) {
+	k := c.k
+	if k.settles, err = c.parse(k.Settles, true); err != nil {
+		return err
+	}
+	if _, _, ok := k.Param(fieldSettled.Name); !ok && (k.Settles != "" || len(k.Settled) > 0) {
+		return fmt.Errorf("early reads need the parameter %s", fieldSettled.Name)
+	}
+	for _, name := range k.Settled {
+		if !slices.ContainsFunc(k.Bindings, func(b Binding) bool { return b.Name == name }) {
+			return fmt.Errorf("an early read of an unknown binding %s", name)
 		}
 	}
 	return nil

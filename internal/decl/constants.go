@@ -205,10 +205,17 @@ var (
 	fieldJoined = Field{"joined", U32, "with sequences == many, 1: only rows that are not the only ones of their sequence; else 0"}
 	fieldTables = Field{"tables", U32, "offset of the page tables in the step block, in a pooled table"}
 	fieldTable  = Field{"table", U32, "pages in the page table of a sequence, in a pooled table"}
+	// fieldSettled is a parameter of kernels that read what the phase before does not write, before that has
+	// ended. A phase is the commands from one barrier to the next. A device that begins a command early begins
+	// it when all threadgroups of the phase before have begun, so everything before that phase has ended.
+	fieldSettled = Field{"settled", U32, "1: the phase before writes neither the step block nor the caches, and is of the same program, so a threadgroup that begins early may read those before it waits; else 0"}
 )
 
 // pooledCache is the requirement of kernels that use a KV cache of pages.
 const pooledCache = "sequences == own || cap % 64 == 0 && cap >= 64 && pool >= 1 && table*64 >= context && tables % 4 == 0"
+
+// settledFlag is the requirement of kernels with the parameter settled.
+const settledFlag = "settled <= 1"
 
 // joinedRows is the requirement of kernels that can compute only some rows of a batch.
 const joinedRows = "joined == 0 || joined == 1 && sequences == many"

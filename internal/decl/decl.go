@@ -194,6 +194,8 @@ type Kernel struct {
 	Order    []string   // numbers that, besides the constants, determine the order in which a row's sums are added, each an Expr, which may name threads
 	Batching string     // condition under which the bits of a row do not depend on the number of rows, an Expr; "" means always
 	As       *As        // another form of the command, with the same bits; nil: none
+	Settled  []string   // bindings that a command whose parameter settled is 1 reads before the commands of the phase before have ended; see fieldSettled
+	Settles  string     // condition under which the kernel reads the secondary values early too, an Expr of the constants; "" means if it reads bindings
 	Optional []string   // parameters, secondary fields and constants that text dumps omit if they are 0
 	Apple    *Body      // the body for Apple GPUs, if it differs from that for other GPUs
 
@@ -204,6 +206,7 @@ type Kernel struct {
 	require  []Expr
 	order    []Expr
 	batching Expr
+	settles  Expr
 }
 
 // Body is a second body of a kernel, for GPUs to which another shape of the work fits. A command is for one
@@ -509,6 +512,24 @@ func (k *Kernel) Param(name string) (offset int, t Elem, ok bool) {
 	}
 	return 0, 0, false
 }
+
+// SettledParam returns the offset of the parameter settled, if the kernel has it.
+func (k *Kernel) SettledParam() (offset int, ok bool) {
+	offset, _, ok = k.Param(fieldSettled.Name)
+	return offset, ok
+}
+
+// MaySettle reports whether a command with the specialisation constants of env reads anything early if settled is 1.
+func (k *Kernel) MaySettle(env Env) bool {
+	if k.Settles == "" {
+		return len(k.Settled) > 0
+	}
+	n, err := k.settles.Eval(env)
+	return err == nil && n != 0
+}
+
+// ReadsEarly reports whether a command reads binding i early if its parameter settled is 1.
+func (k *Kernel) ReadsEarly(i int) bool { return slices.Contains(k.Settled, k.Bindings[i].Name) }
 
 // Spec returns the index of a specialisation constant.
 func (k *Kernel) Spec(name string) (int, bool) {

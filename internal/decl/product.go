@@ -126,17 +126,22 @@ func matmul(k Kernel) Kernel {
 		{"splits", U32, "attention splits; if the input is scaled, partial sums of squares"},
 		{"span", U32, "smallest number of positions of a split"},
 		{"window", U32, "visible positions; 0 means all"},
+		fieldSettled,
 	}
 	k.Specs = []Constant{constWType, constAct, constInput, constBias, constMatrix, constOutput, constActivation}
-	k.Optional = []string{"ahead", "stage", "heads", "head_dim", "splits", "span", "window", "kv_len", "behind", "activation"}
+	k.Optional = []string{"ahead", "stage", "heads", "head_dim", "splits", "span", "window", "settled", "kv_len", "behind", "activation"}
 	if !k.Chunk {
+		k.Settles = "input == merge" // kv_len, on which the splits depend
 		k.Specs = append(k.Specs, constSingle)
 		k.Optional = append(k.Optional, "single")
 		k.Require = append(k.Require,
+			settledFlag,
 			"single == off || rows == 1 && in % 8 == 0 && ahead >= (weights == rows ? 8192 : 13056) && output != add_scaled && input != scaled",
 			"output != gated || single != off || act == f32 && weights == rows",
 			"single == off || output != gated || group % 16 == 0 && (input == norm || input == plain && weights == rows) && (weights == rows || out % 32 == 0)",
 			"single == off || weights == tiled16 || (wtype == F16 || wtype == BF16) && in <= stage")
+	} else {
+		k.Require = append(k.Require, "settled == 0")
 	}
 	// The worker holds the input of every row, as float32 or as int8 with one scale per block,
 	// which is never larger, rounded up to 64 bytes. If the product is added, it also holds

@@ -298,6 +298,7 @@ type GEMVParams struct {
 	Splits   uint32  // attention splits; if the input is scaled, partial sums of squares
 	Span     uint32  // smallest number of positions of a split
 	Window   uint32  // visible positions; 0 means all
+	Settled  uint32  // 1: the phase before writes neither the step block nor the caches, and is of the same program, so a threadgroup that begins early may read those before it waits; else 0
 }
 
 // GEMVParamsOf decodes the parameters of c, a command of kernel gemv.
@@ -317,6 +318,7 @@ func GEMVParamsOf(c *table.Cmd) GEMVParams {
 		Splits:   u32(c, 44),
 		Span:     u32(c, 48),
 		Window:   u32(c, 52),
+		Settled:  u32(c, 56),
 	}
 }
 
@@ -336,7 +338,8 @@ func (p GEMVParams) Put(c *table.Cmd) {
 	putU32(c, 44, p.Splits)
 	putU32(c, 48, p.Span)
 	putU32(c, 52, p.Window)
-	c.ParamSize = 56
+	putU32(c, 56, p.Settled)
+	c.ParamSize = 60
 }
 
 // Bindings of gemm.
@@ -375,6 +378,7 @@ type GEMMParams struct {
 	Splits   uint32  // attention splits; if the input is scaled, partial sums of squares
 	Span     uint32  // smallest number of positions of a split
 	Window   uint32  // visible positions; 0 means all
+	Settled  uint32  // 1: the phase before writes neither the step block nor the caches, and is of the same program, so a threadgroup that begins early may read those before it waits; else 0
 }
 
 // GEMMParamsOf decodes the parameters of c, a command of kernel gemm.
@@ -394,6 +398,7 @@ func GEMMParamsOf(c *table.Cmd) GEMMParams {
 		Splits:   u32(c, 44),
 		Span:     u32(c, 48),
 		Window:   u32(c, 52),
+		Settled:  u32(c, 56),
 	}
 }
 
@@ -413,7 +418,8 @@ func (p GEMMParams) Put(c *table.Cmd) {
 	putU32(c, 44, p.Splits)
 	putU32(c, 48, p.Span)
 	putU32(c, 52, p.Window)
-	c.ParamSize = 56
+	putU32(c, 56, p.Settled)
+	c.ParamSize = 60
 }
 
 // Bindings of head_norm.
@@ -853,6 +859,7 @@ type RoPEAttnParams struct {
 	Shared    uint32  // Q heads that share K and V: heads/kv_heads
 	SoftCap   float32 // c, if a score s becomes c*tanh(s/c); 0 means no cap
 	Ahead     uint32  // bytes of threadgroup memory per SIMD group for prefetched K and V, a multiple of 16; 0 means they are loaded to registers
+	Settled   uint32  // 1: the phase before writes neither the step block nor the caches, and is of the same program, so a threadgroup that begins early may read those before it waits; else 0
 }
 
 // RoPEAttnParamsOf decodes the parameters of c, a command of kernel rope_attn.
@@ -871,6 +878,7 @@ func RoPEAttnParamsOf(c *table.Cmd) RoPEAttnParams {
 		Shared:    u32(c, 40),
 		SoftCap:   f32(c, 44),
 		Ahead:     u32(c, 48),
+		Settled:   u32(c, 52),
 	}
 }
 
@@ -889,7 +897,8 @@ func (p RoPEAttnParams) Put(c *table.Cmd) {
 	putU32(c, 40, p.Shared)
 	putF32(c, 44, p.SoftCap)
 	putU32(c, 48, p.Ahead)
-	c.ParamSize = 52
+	putU32(c, 52, p.Settled)
+	c.ParamSize = 56
 }
 
 // Bindings of argmax_part.
@@ -2635,8 +2644,8 @@ func (p HeadLayerNormParams) Put(c *table.Cmd) {
 // Bindings of rope_attn_tile.
 const (
 	RoPEAttnTileBindQ      = 0 // r, [rows, heads, head_dim] float32, rows q_stride apart
-	RoPEAttnTileBindK      = 1 // r, [rows, kv_heads, head_dim] float32, rows k_stride apart
-	RoPEAttnTileBindV      = 2 // r, [rows, kv_heads, head_dim] float32, rows v_stride apart
+	RoPEAttnTileBindK      = 1 // r, [rows, kv_heads, head_dim] float32, rows kv_stride apart
+	RoPEAttnTileBindV      = 2 // r, [rows, kv_heads, head_dim] float32, rows kv_stride apart
 	RoPEAttnTileBindAngles = 3 // r, [rows, half, 2] float32
 	RoPEAttnTileBindNorm   = 4 // r, [n] float32, with qk_norm, [2, head_dim] weights for Q and for K; with learned, then [heads] sink logits
 	RoPEAttnTileBindKCache = 5 // rw, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
@@ -2658,43 +2667,43 @@ const (
 
 // RoPEAttnTileParams are the parameters of rope_attn_tile.
 type RoPEAttnTileParams struct {
-	Heads   uint32  // Q heads
-	KVHeads uint32  // K and V heads
-	QStride uint32  // elements from one row of q to the next
-	KStride uint32  // elements from one row of k to the next
-	VStride uint32  // elements from one row of v to the next
-	Half    uint32  // rotated pairs of a head, at most head_dim/2
-	Cap     uint32  // rows of the cache
-	Window  uint32  // positions seen, if the constant windowed is 1
-	Scale   float32 // factor of Q·K
-	SoftCap float32 // c, if a score s becomes c*tanh(s/c); 0 means no cap
-	Eps     float32 // added to the mean square
-	Slots   uint32  // steps of positions that threadgroup memory holds, 1 to 4
-	Tables  uint32  // offset of the page tables in the step block, in a pooled table
-	Table   uint32  // pages in the page table of a sequence, in a pooled table
-	Pool    uint32  // sequences of a pooled table; 0 in other tables
-	Few     uint32  // 1: write rows of float16 in the order of gemm_few, else 0
+	Heads    uint32  // Q heads
+	KVHeads  uint32  // K and V heads
+	QStride  uint32  // elements from one row of q to the next
+	KVStride uint32  // elements from one row of k, and of v, to the next
+	Half     uint32  // rotated pairs of a head, at most head_dim/2
+	Cap      uint32  // rows of the cache
+	Window   uint32  // positions seen, if the constant windowed is 1
+	Scale    float32 // factor of Q·K
+	SoftCap  float32 // c, if a score s becomes c*tanh(s/c); 0 means no cap
+	Eps      float32 // added to the mean square
+	Slots    uint32  // steps of positions that threadgroup memory holds, 1 to 4
+	Tables   uint32  // offset of the page tables in the step block, in a pooled table
+	Table    uint32  // pages in the page table of a sequence, in a pooled table
+	Pool     uint32  // sequences of a pooled table; 0 in other tables
+	Few      uint32  // 1: write rows of float16 in the order of gemm_few, else 0
+	Settled  uint32  // 1: the phase before writes neither the step block nor the caches, and is of the same program, so a threadgroup that begins early may read those before it waits; else 0
 }
 
 // RoPEAttnTileParamsOf decodes the parameters of c, a command of kernel rope_attn_tile.
 func RoPEAttnTileParamsOf(c *table.Cmd) RoPEAttnTileParams {
 	return RoPEAttnTileParams{
-		Heads:   u32(c, 0),
-		KVHeads: u32(c, 4),
-		QStride: u32(c, 8),
-		KStride: u32(c, 12),
-		VStride: u32(c, 16),
-		Half:    u32(c, 20),
-		Cap:     u32(c, 24),
-		Window:  u32(c, 28),
-		Scale:   f32(c, 32),
-		SoftCap: f32(c, 36),
-		Eps:     f32(c, 40),
-		Slots:   u32(c, 44),
-		Tables:  u32(c, 48),
-		Table:   u32(c, 52),
-		Pool:    u32(c, 56),
-		Few:     u32(c, 60),
+		Heads:    u32(c, 0),
+		KVHeads:  u32(c, 4),
+		QStride:  u32(c, 8),
+		KVStride: u32(c, 12),
+		Half:     u32(c, 16),
+		Cap:      u32(c, 20),
+		Window:   u32(c, 24),
+		Scale:    f32(c, 28),
+		SoftCap:  f32(c, 32),
+		Eps:      f32(c, 36),
+		Slots:    u32(c, 40),
+		Tables:   u32(c, 44),
+		Table:    u32(c, 48),
+		Pool:     u32(c, 52),
+		Few:      u32(c, 56),
+		Settled:  u32(c, 60),
 	}
 }
 
@@ -2703,18 +2712,18 @@ func (p RoPEAttnTileParams) Put(c *table.Cmd) {
 	putU32(c, 0, p.Heads)
 	putU32(c, 4, p.KVHeads)
 	putU32(c, 8, p.QStride)
-	putU32(c, 12, p.KStride)
-	putU32(c, 16, p.VStride)
-	putU32(c, 20, p.Half)
-	putU32(c, 24, p.Cap)
-	putU32(c, 28, p.Window)
-	putF32(c, 32, p.Scale)
-	putF32(c, 36, p.SoftCap)
-	putF32(c, 40, p.Eps)
-	putU32(c, 44, p.Slots)
-	putU32(c, 48, p.Tables)
-	putU32(c, 52, p.Table)
-	putU32(c, 56, p.Pool)
-	putU32(c, 60, p.Few)
+	putU32(c, 12, p.KVStride)
+	putU32(c, 16, p.Half)
+	putU32(c, 20, p.Cap)
+	putU32(c, 24, p.Window)
+	putF32(c, 28, p.Scale)
+	putF32(c, 32, p.SoftCap)
+	putF32(c, 36, p.Eps)
+	putU32(c, 40, p.Slots)
+	putU32(c, 44, p.Tables)
+	putU32(c, 48, p.Table)
+	putU32(c, 52, p.Pool)
+	putU32(c, 56, p.Few)
+	putU32(c, 60, p.Settled)
 	c.ParamSize = 64
 }

@@ -29,6 +29,9 @@ func (s *source) checkABI() {
 			s.fail(k.at, fmt.Sprintf("kernel %s is not declared in internal/decl", k.name))
 			continue
 		}
+		if !slices.Equal(k.settled, d.Settled) {
+			s.fail(k.at, fmt.Sprintf("kernel %s reads %q early if they are settled, but is declared to read %q: the comment is `settled: BINDINGS`", k.name, k.settled, d.Settled))
+		}
 		s.checkBuffers(k, d)
 		s.checkTGMem(k, d)
 	}
@@ -36,10 +39,10 @@ func (s *source) checkABI() {
 
 // checkBegin checks that a kernel begins by waiting for its inputs and returns if the step's
 // stop flag is set. Where that flag is kept as begun, other loads may stand before the return. A
-// kernel that reads weights or the records of caches before, or requests weights for the L2 cache, must declare
-// that in its comment and call begins after those reads.
+// kernel that reads weights, settled bindings or the records of caches before, or requests weights for the L2 cache, must
+// declare that in its comment and call begins or wait_inputs after those reads.
 func (s *source) checkBegin(k *kernel) {
-	if len(k.ahead) > 0 || k.requests != "" {
+	if len(k.ahead) > 0 || k.requests != "" || len(k.settled) > 0 {
 		return
 	}
 	body := make([]string, len(k.body))
@@ -54,7 +57,7 @@ func (s *source) checkBegin(k *kernel) {
 	if rest, ok := strings.CutPrefix(text, "const bool begun = begins ( step ) ; "); ok && (strings.Contains(rest, "! begun ") || strings.Contains(rest, "begun & & ")) {
 		return
 	}
-	s.fail(k.at, "kernel "+k.name+" must begin with: if (!begins(step)) { return; } or: const bool begun = begins(step); and use begun, or have a comment `reads ahead: BINDINGS`, `requests ahead: BINDINGS` or `finds ahead: BINDINGS` that lists the bindings it reads or requests, or whose caches it finds, before")
+	s.fail(k.at, "kernel "+k.name+" must begin with: if (!begins(step)) { return; } or: const bool begun = begins(step); and use begun, or have a comment `reads ahead: BINDINGS`, `settled: BINDINGS`, `requests ahead: BINDINGS` or `finds ahead: BINDINGS` that lists the bindings it reads or requests, or whose caches it finds, before")
 }
 
 func (s *source) checkBuffers(k *kernel, d *decl.Kernel) {

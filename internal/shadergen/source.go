@@ -29,6 +29,7 @@ type kernel struct {
 	maxThreads int
 	ahead      []string // bindings that it may read before the preceding commands have ended
 	requests   string   // bindings of which it may request bytes for the L2 cache before
+	settled    []string // bindings that it may read before if the command's parameter settled is 1
 	body       []token
 	at         token
 }
@@ -169,7 +170,8 @@ func (s *source) kernel(i, maxThreads int) int {
 	open := i + 3
 	shut := s.match(open)
 	k := kernel{name: s.tokens[i+2].s, maxThreads: maxThreads, at: s.tokens[i+2], params: s.params(open+1, shut),
-		ahead: strings.Fields(s.rule(aheadRule, i)), requests: s.rule(requestRule, i)}
+		ahead: strings.Fields(s.rule(aheadRule, i)), requests: s.rule(requestRule, i),
+		settled: strings.Fields(s.rule(settledRule, i))}
 	if !s.is(shut+1, "{") {
 		s.fail(s.tokens[shut], "kernel "+k.name+" has no body")
 		return shut
@@ -189,6 +191,9 @@ var aheadRule = regexp.MustCompile(`^reads ahead: (.+)$`)
 // requestRule matches the comment before a kernel that requests bindings for the L2 cache ahead, or reads the
 // records of caches ahead (cache_of). No command writes them.
 var requestRule = regexp.MustCompile(`^(?:requests|finds) ahead: (.+)$`)
+
+// settledRule matches the comment before a kernel that reads bindings early if they are settled.
+var settledRule = regexp.MustCompile(`^settled: (.+)$`)
 
 // rule returns the submatch of a comment before token i that matches form, or "".
 func (s *source) rule(form *regexp.Regexp, i int) string {

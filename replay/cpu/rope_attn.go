@@ -66,7 +66,7 @@ func newRoPEAttnTile(b *binder) (kernel, error) {
 		q: b.f32(kernels.RoPEAttnTileBindQ),
 		newest: &newest{
 			headTurn: newHeadTurn(b, int(d), int(p.Half), p.Eps, b.spec(kernels.RoPEAttnTileSpecLayout), kernels.RoPEAttnTileBindAngles, kernels.RoPEAttnTileBindNorm, kernels.RoPEAttnTileSpecQKNorm),
-			k:        b.f32(kernels.RoPEAttnTileBindK), v: b.f32(kernels.RoPEAttnTileBindV), kStride: int(p.KStride), vStride: int(p.VStride),
+			k:        b.f32(kernels.RoPEAttnTileBindK), v: b.f32(kernels.RoPEAttnTileBindV), kStride: int(p.KVStride), vStride: int(p.KVStride),
 		},
 		kCache: b.kvCache(kernels.RoPEAttnTileBindKCache, p.KVHeads, p.Cap, 0, d, kind),
 		vCache: b.kvCache(kernels.RoPEAttnTileBindVCache, p.KVHeads, p.Cap, 0, d, kind),

@@ -411,13 +411,13 @@ static void rope_attn_tile(const launch *l) {
         turn(l, l->specs[7], r, p->tables, p->table, p->pool, &k, &v);
         for (uint32_t i = 0; i < p->kv_heads + p->heads; i++) {
             uint32_t is_k = i < p->kv_heads, h = is_k ? i : i - p->kv_heads;
-            const float *in = is_k ? F(1) + (uint64_t)r * p->k_stride + h * d : F(0) + (uint64_t)r * p->q_stride + h * d;
+            const float *in = is_k ? F(1) + (uint64_t)r * p->kv_stride + h * d : F(0) + (uint64_t)r * p->q_stride + h * d;
             memcpy(x, in, d * 4);
             if (l->specs[3]) norm(x, in, F(4) + is_k * d, d, p->eps);
             rotate(x, angles, p->half_, l->specs[2]);
             if (is_k) {
                 cache(k, x, h, len - 1);
-                cache(v, F(2) + (uint64_t)r * p->v_stride + h * d, h, len - 1);
+                cache(v, F(2) + (uint64_t)r * p->kv_stride + h * d, h, len - 1);
                 continue;
             }
             attend(y, NULL, x, x, 0, k, v, h / (p->heads / p->kv_heads), part(len, l->specs[1], p->window, 0, 0, 1, 0), p->scale, p->soft_cap);

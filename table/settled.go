@@ -1,0 +1,97 @@
+package table
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/pianola-engine/pianola/internal/decl"
+)
+
+// A device may begin a command before the commands of the phase before have ended, a phase being the commands
+// from one barrier to the next. It begins the command when all of that phase have begun, so that everything
+// earlier has ended. Then the command reads only constant memory, and, if its parameter settled is 1, what the
+// phase before does not write: the caches of attention and the step block.
+
+// settled returns the commands for which that is so: those that are not in the first phase of their program,
+// and whose phase before writes neither the step block nor a binding that their kernels read early.
+func (h *hazards) settled(p *Program) []int {
+	var list []int
+	var before, phase []access // writes
+	first := true
+	for i := int(p.First); i < int(p.First+p.Count); i++ {
+		c := &h.t.Cmds[i]
+		if c.Barrier != 0 && i > int(p.First) {
+			before, phase = phase, nil
+			first = false
+		}
+		early := h.early(i)
+		if !first && !slices.ContainsFunc(early, func(a access) bool {
+			return slices.ContainsFunc(before, func(b access) bool { return b.conflicts(a) })
+		}) {
+			list = append(list, i)
+		}
+		for _, a := range h.accs[i] {
+			if a.write {
+				phase = append(phase, a)
+			}
+		}
+	}
+	return list
+}
+
+// early returns what a command may read early, as reads.
+func (h *hazards) early(cmd int) []access {
+	c := &h.t.Cmds[cmd]
+	k, _ := decl.Lookup(c.Kernel)
+	var out []access
+	if _, step, ok := h.t.Slot(SlotStep); ok {
+		out = append(out, access{slot: step, hi: StepSize})
+	}
+	for i := range min(int(c.Bindings), len(k.Bindings)) {
+		if !k.ReadsEarly(i) || c.Bind[i].Slot == NoSlot {
+			continue
+		}
+		slot := c.Bind[i].Slot
+		out = append(out, access{slot: slot, hi: h.t.Slots[slot].Size})
+	}
+	return out
+}
+
+// each calls visit for each command that has the parameter settled, with its offset and whether it may be 1.
+func (h *hazards) each(visit func(cmd, offset int, settled bool)) {
+	for pi := range h.t.Programs {
+		p := &h.t.Programs[pi]
+		list := h.settled(p)
+		for i := int(p.First); i < int(p.First+p.Count); i++ {
+			env, err := h.t.NewEnv(&h.t.Cmds[i], p)
+			if err != nil {
+				continue // newHazards has found no such command
+			}
+			if offset, ok := env.k.SettledParam(); ok {
+				visit(i, offset, env.k.MaySettle(env) && slices.Contains(list, i))
+			}
+		}
+	}
+}
+
+// settle sets the parameter settled of all commands that have it.
+func (h *hazards) settle() {
+	h.each(func(cmd, offset int, settled bool) {
+		v := uint32(0)
+		if settled {
+			v = 1
+		}
+		binary.LittleEndian.PutUint32(h.t.Cmds[cmd].Param[offset:], v)
+	})
+}
+
+// unsettled returns the commands whose parameter settled is 1 although the phase before may write what they read early.
+func (h *hazards) unsettled() []int {
+	var list []int
+	h.each(func(cmd, offset int, settled bool) {
+		if !settled && h.t.Cmds[cmd].u32(offset) != 0 {
+			list = append(list, cmd)
+		}
+	})
+	return list
+}
