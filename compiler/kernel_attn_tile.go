@@ -176,13 +176,10 @@ func (s *state) fitsOwn(l *layerPlan, a attnTileArgs) bool {
 	return a.halves && l.headDim%64 == 0 && a.heads/a.kvHeads <= ownPairs && s.ownMemory(l, a, 1) <= s.in.Chip.ThreadgroupMemory
 }
 
-// ownMemory returns the threadgroup memory of rope_attn_tile in bytes, as it is declared.
+// ownMemory returns the threadgroup memory of rope_attn_tile in bytes.
 func (s *state) ownMemory(l *layerPlan, a attnTileArgs, slots int) uint64 {
-	rest := 36
-	if s.kv == decl.KVQ8 {
-		rest = 44
-	}
-	return uint64(16384*slots*a.shape.ways()*(l.headDim/64) + 4096*a.shape.ways() + rest*l.headDim)
+	values := decl.Values{"slots": uint64(slots), "head_dim": uint64(l.headDim), "kv": uint64(s.kv)}
+	return memoryOf(kernels.RoPEAttnTile, attnTileHalf*a.shape.ways(), values)
 }
 
 // slots returns the number of slots of rope_attn_tile: as many as fit for the threadgroups that a core runs at

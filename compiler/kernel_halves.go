@@ -139,12 +139,11 @@ func (s *state) segments() bool {
 }
 
 const (
-	warpgroupThreads = 384    // threads of a threadgroup of gemm_halves with warpgroup matrix instructions
-	fewThreads       = 256    // threads of a threadgroup of gemm_few
-	wholeThreads     = 512    // those in its shape whole
-	wholeMemory      = 147520 // its threadgroup memory besides the sums and the input
-	fewRows          = 32     // rows of W and most rows of x of a threadgroup of gemm_few; it has twice as many in the wide form
-	halvesGroup      = 128    // rows of W that a threadgroup of warpgroups computes
+	warpgroupThreads = 384 // threads of a threadgroup of gemm_halves with warpgroup matrix instructions
+	fewThreads       = 256 // threads of a threadgroup of gemm_few
+	wholeThreads     = 512 // those in its shape whole
+	fewRows          = 32  // rows of W and most rows of x of a threadgroup of gemm_few; it has twice as many in the wide form
+	halvesGroup      = 128 // rows of W that a threadgroup of warpgroups computes
 	// halvesConstant is the part of such a threadgroup's time that does not depend on its shape. Its
 	// unit is the time of one product for each column.
 	halvesConstant = 8192
@@ -250,7 +249,8 @@ func (s *state) keeps(w *weight, rows int, input uint32) bool {
 		size *= 2
 	}
 	weights, _ := w.typ.Bytes(uint64(fewRows * w.cols))
-	return size <= weights && uint64(wholeMemory+places*(2048+2*w.cols)) <= s.in.Chip.ThreadgroupMemory && wholeThreads <= s.in.Chip.MaxThreads
+	memory := memoryOf(kernels.GEMMFew, wholeThreads, decl.Values{"shape": decl.ShapeWhole, "early": uint64(places), "in": uint64(w.cols)})
+	return size <= weights && memory <= s.in.Chip.ThreadgroupMemory && wholeThreads <= s.in.Chip.MaxThreads
 }
 
 // wide reports whether the wide form of gemm_few is estimated to take less time. Its threadgroups request

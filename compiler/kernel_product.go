@@ -253,8 +253,13 @@ func (l *lowering) ahead(w *weight) uint32 {
 
 // single reports whether a product of groups of rows uses gemv's form for one row.
 func (a productArgs) single(l *lowering, group int) bool {
-	c := l.s.in.Chip
-	return a.singleForm(l) && uint64(a.singleThreads(l)/c.SIMDWidth*a.singleAhead(l, group)+a.singleRest(l, group)) <= c.ThreadgroupMemory
+	if !a.singleForm(l) {
+		return false
+	}
+	values := decl.Values{
+		"single": decl.SingleOn, "act": uint64(l.act(a.w)), "in": uint64(a.w.cols), "group": uint64(group), "stage": uint64(l.stage()), "ahead": uint64(a.singleAhead(l, group)),
+	}
+	return memoryOf(kernels.GEMV, a.singleThreads(l), values) <= l.s.in.Chip.ThreadgroupMemory
 }
 
 // singleForm reports whether gemv has a form for one row for a product, if there is enough threadgroup memory.

@@ -2,6 +2,7 @@ package compiler
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/pianola-engine/pianola/arch"
@@ -193,6 +194,20 @@ func (l *lowering) memory(env *table.Env) error {
 // ceil returns a/b rounded up. roundUp returns a rounded up to a multiple of b.
 func ceil(a, b int) int    { return (a + b - 1) / b }
 func roundUp(a, b int) int { return ceil(a, b) * b }
+
+// memoryOf returns the threadgroup memory of a command in bytes, which its kernel declares, for the values that the
+// declaration names. Where one is missing, no memory is enough.
+func memoryOf(id decl.ID, threads int, values decl.Values) uint64 {
+	k, ok := decl.Lookup(id)
+	if !ok {
+		return math.MaxUint64
+	}
+	n, err := k.ThreadgroupBytes(values, threads)
+	if err != nil {
+		return math.MaxUint64
+	}
+	return n
+}
 
 // placeBarriers sets the barriers, and which commands read early. K and V of many rows that are read while gemm_halves
 // multiplies delay its weights by more than attention gains (docs/rationale/cuda.md), so attention behind it does not

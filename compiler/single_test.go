@@ -23,8 +23,8 @@ func TestSingle(t *testing.T) {
 		{"down of 8B", dtype.Q8_0, 14336, 1, true},
 		{"two rows", dtype.Q8_0, 14336, 2, false},
 		{"a type without an entry", dtype.Q5_0, 14336, 1, false},
-		{"the longest row", dtype.Q4_0, 19904, 1, true},
-		{"a row for which there is too little memory", dtype.Q4_0, 19936, 1, false},
+		{"the longest row", dtype.Q4_0, 19872, 1, true},
+		{"a row for which there is too little memory", dtype.Q4_0, 19904, 1, false},
 	} {
 		const group = 32
 		a := productArgs{w: &weight{typ: test.typ, layout: dtype.Tiled16, rows: 4096, cols: test.in}, output: decl.OutputStore, input: decl.InputPlain}

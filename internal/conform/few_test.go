@@ -77,8 +77,9 @@ func (f *fewChain) product(m *matrix, p kernels.GEMMFewParams, input, output, ac
 
 // fitsWhole reports whether gemm_few can multiply m by rows in the shape whole, in which they are in threadgroup memory.
 func fitsWhole(m *matrix, rows int) bool {
-	f := dtype.FormOf(m.t)
-	return f.Frequent && (f.Elems == 32 || m.in%2048 == 0) && rows <= 8 && 147520+fewPlaces(rows)*(2048+2*m.in) <= 232448
+	f, k := dtype.FormOf(m.t), &decl.Kernels[kernels.GEMMFew]
+	size, err := k.ThreadgroupBytes(decl.Values{"shape": decl.ShapeWhole, "early": uint64(fewPlaces(rows)), "in": uint64(m.in)}, 512)
+	return err == nil && f.Frequent && (f.Elems == 32 || m.in%2048 == 0) && rows <= 8 && size <= 232448
 }
 
 // TestFewForms compares two products between which gemm_few computes a norm or an activation itself with the

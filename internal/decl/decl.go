@@ -298,6 +298,15 @@ type Env interface {
 	Value(name string) (uint64, bool)
 }
 
+// Values is an Env of the values of some names, for expressions that have no others.
+type Values map[string]uint64
+
+// Value implements Env.
+func (v Values) Value(name string) (uint64, bool) {
+	n, ok := v[name]
+	return n, ok
+}
+
 // Role returns the role of binding i for the specialisation constants of env.
 func (k *Kernel) Role(i int, env Env) Role {
 	b := &k.Bindings[i]
