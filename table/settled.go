@@ -12,10 +12,10 @@ import (
 // earlier has ended. Then the command reads only constant memory, and, if its parameter settled is 1, what the
 // phase before does not write: the caches of attention and the step block.
 
-// settled returns the commands for which that is so: those that are not in the first phase of their program,
-// and whose phase before writes neither the step block nor a binding that their kernels read early.
-func (h *hazards) settled(p *Program) []int {
-	var list []int
+// settled reports of each command of a program whether that is so: whether it is not in the first phase of the program,
+// and the phase before writes neither the step block nor a binding that its kernel reads early.
+func (h *hazards) settled(p *Program) []bool {
+	list := make([]bool, p.Count)
 	var before, phase []access // writes
 	first := true
 	for i := int(p.First); i < int(p.First+p.Count); i++ {
@@ -24,12 +24,9 @@ func (h *hazards) settled(p *Program) []int {
 			before, phase = phase, nil
 			first = false
 		}
-		early := h.early(i)
-		if !first && !slices.ContainsFunc(early, func(a access) bool {
+		list[i-int(p.First)] = !first && !slices.ContainsFunc(h.early(i), func(a access) bool {
 			return slices.ContainsFunc(before, func(b access) bool { return b.conflicts(a) })
-		}) {
-			list = append(list, i)
-		}
+		})
 		for _, a := range h.accs[i] {
 			if a.write {
 				phase = append(phase, a)
@@ -68,7 +65,7 @@ func (h *hazards) each(visit func(cmd, offset int, settled bool)) {
 				continue // newHazards has found no such command
 			}
 			if offset, ok := env.k.SettledParam(); ok {
-				visit(i, offset, env.k.MaySettle(env) && slices.Contains(list, i))
+				visit(i, offset, env.k.MaySettle(env) && list[i-int(p.First)])
 			}
 		}
 	}
