@@ -115,10 +115,10 @@ type Chip struct {
 	GEMVSingle        int `json:"gemv_single"`
 	GEMVSingleThreads int `json:"gemv_single_threads"`
 	GEMVSingleWide    int `json:"gemv_single_wide"`
-	// GEMVHalf gives products of a single row whose matrices have fewer bytes threadgroups of
-	// GEMVSingleThreads for half of the cores, so that those of the next command begin on the other half
-	// and copy their weights meanwhile. GEMVHalfMerge is the limit for products that merge attention
-	// splits: attention has few threadgroups, so that all of the product's begin with them.
+	// GEMVHalf is a limit in bytes. A product of a single row whose matrix is smaller uses half of the
+	// cores, with threadgroups of GEMVSingleThreads, so that the next command begins on the other half
+	// and copies its weights meanwhile. GEMVHalfMerge is the limit for products that merge attention
+	// splits. It can be larger, because attention leaves cores idle on which the product begins.
 	GEMVHalf      int `json:"gemv_half"`
 	GEMVHalfMerge int `json:"gemv_half_merge"`
 

@@ -143,12 +143,11 @@ func (a productArgs) cores(l *lowering) int {
 // half reports whether a product in the form for one row has threadgroups for half of the cores.
 func (a productArgs) half(l *lowering) bool {
 	c := l.s.in.Chip
-	bytes, _ := a.w.layout.Bytes(a.w.typ, uint64(a.w.rows), uint64(a.w.cols))
 	limit := c.GEMVHalf
 	if a.input == decl.InputMerge {
 		limit = c.GEMVHalfMerge
 	}
-	return a.singleForm(l) && bytes < uint64(limit)
+	return a.singleForm(l) && a.w.bytes() < limit
 }
 
 // gemvGroup returns the number of rows of w that a threadgroup of gemv computes if they are divided among a number of
@@ -177,8 +176,7 @@ func (a productArgs) gatedGroup(l *lowering) int {
 // executes GEMVWave threadgroups at a time, and each requests its rows and the input.
 func (s *state) groupOf(w *weight, out, products int) int {
 	c := s.in.Chip
-	bytes, _ := w.layout.Bytes(w.typ, uint64(w.rows), uint64(w.cols)) // matrix has checked that rows are whole blocks
-	row, input := float64(bytes)/float64(w.rows), float64(4*w.cols)
+	row, input := float64(w.bytes())/float64(w.rows), float64(4*w.cols)
 	best, least := c.GEMVRows, math.Inf(1)
 	for n := roundUp(c.GEMVRows, gemvUnit); n <= c.GEMVLimit; n += gemvUnit {
 		waves := ceil(ceil(out, n)*products, c.GEMVWave*max(c.Cores, 1))
@@ -253,13 +251,7 @@ func (l *lowering) ahead(w *weight) uint32 {
 
 // single reports whether a product of groups of rows uses gemv's form for one row.
 func (a productArgs) single(l *lowering, group int) bool {
-	if !a.singleForm(l) {
-		return false
-	}
-	values := decl.Values{
-		"single": decl.SingleOn, "act": uint64(l.act(a.w)), "in": uint64(a.w.cols), "group": uint64(group), "stage": uint64(l.stage()), "ahead": uint64(a.singleAhead(l, group)),
-	}
-	return memoryOf(kernels.GEMV, a.singleThreads(l), values) <= l.s.in.Chip.ThreadgroupMemory
+	return a.singleForm(l) && a.singleMemory(l, group, a.singleAhead(l, group)) <= l.s.in.Chip.ThreadgroupMemory
 }
 
 // singleForm reports whether gemv has a form for one row for a product, if there is enough threadgroup memory.
@@ -304,7 +296,7 @@ func (a productArgs) singleAhead(l *lowering, group int) int {
 	}
 	ahead += max(0, c.GEMVAhead-tileSlots)
 	if tiles || a.input == decl.InputNorm {
-		rest := max(c.GEMVSingle-a.singleRest(l, group), 0)
+		rest := max(c.GEMVSingle-int(a.singleMemory(l, group, 0)), 0)
 		ahead = max(ahead, roundUp(ceil(rest, a.singleThreads(l)/c.SIMDWidth), 16))
 	}
 	return ahead
@@ -318,19 +310,18 @@ func (a productArgs) singleThreads(l *lowering) int {
 	if w.layout == dtype.Tiled16 || a.half(l) {
 		return c.GEMVSingleThreads
 	}
-	if bytes, _ := w.layout.Bytes(w.typ, uint64(w.rows), uint64(w.cols)); int64(bytes) < int64(c.GEMVSingleWide) {
+	if w.bytes() < c.GEMVSingleWide {
 		return c.GEMVThreads
 	}
 	return c.GEMVSingleThreads
 }
 
-// singleRest returns the threadgroup memory of the form for one row without that of weights.
-func (a productArgs) singleRest(l *lowering, group int) int {
-	input := 4 * a.w.cols
-	if a.w.layout == dtype.Tiled16 {
-		input = a.w.cols + a.w.cols/8
-	}
-	return input + 2*a.singleThreads(l) + 4*group
+// singleMemory returns the threadgroup memory of the form for one row in bytes, of which each SIMD group has ahead for
+// weights.
+func (a productArgs) singleMemory(l *lowering, group, ahead int) uint64 {
+	return memoryOf(kernels.GEMV, a.singleThreads(l), decl.Values{
+		"single": decl.SingleOn, "act": uint64(l.act(a.w)), "in": uint64(a.w.cols), "group": uint64(group), "stage": uint64(l.stage()), "ahead": uint64(ahead),
+	})
 }
 
 // rows returns the number of rows that a command computes.

@@ -115,6 +115,12 @@ func partOf(t weights.Tensor, first, count, total uint64) part {
 	return part{tensor: t, first: int(first), rows: int(count)}
 }
 
+// bytes returns the size of w in its layout. matrix has checked that its rows are whole blocks.
+func (w *weight) bytes() int {
+	size, _ := w.layout.Bytes(w.typ, uint64(w.rows), uint64(w.cols))
+	return int(size)
+}
+
 // append adds a part after the parts of w. It merges consecutive rows of a tensor to one part, so
 // that a fused matrix that is one tensor in the file is copied or mapped whole.
 func (w *weight) append(p part) {

@@ -7,6 +7,7 @@ type access struct {
 	slot   uint32
 	lo, hi uint64
 	write  bool
+	early  bool // a command whose parameter settled is 1 may read it before it waits at its barrier
 }
 
 // conflicts reports whether b must wait for a.
@@ -32,10 +33,10 @@ func (t *Table) accesses(c *Cmd, p *Program) ([]access, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, access{b.Slot, b.Offset, b.Offset + n, k.Bindings[i].Role.Writes()})
+		out = append(out, access{slot: b.Slot, lo: b.Offset, hi: b.Offset + n, write: k.Bindings[i].Role.Writes(), early: k.ReadsEarly(i)})
 	}
 	if _, step, ok := t.Slot(SlotStep); ok {
-		out = append(out, access{step, 0, StepSize, k.Step})
+		out = append(out, access{slot: step, hi: StepSize, write: k.Step, early: true})
 	}
 	return out, nil
 }

@@ -24,8 +24,8 @@ func (h *hazards) settled(p *Program) []bool {
 			before, phase = phase, nil
 			first = false
 		}
-		list[i-int(p.First)] = !first && !slices.ContainsFunc(h.early(i), func(a access) bool {
-			return slices.ContainsFunc(before, func(b access) bool { return b.conflicts(a) })
+		list[i-int(p.First)] = !first && !slices.ContainsFunc(h.accs[i], func(a access) bool {
+			return a.early && slices.ContainsFunc(before, func(b access) bool { return b.conflicts(a) })
 		})
 		for _, a := range h.accs[i] {
 			if a.write {
@@ -36,37 +36,20 @@ func (h *hazards) settled(p *Program) []bool {
 	return list
 }
 
-// early returns what a command may read early, as reads.
-func (h *hazards) early(cmd int) []access {
-	c := &h.t.Cmds[cmd]
-	k, _ := decl.Lookup(c.Kernel)
-	var out []access
-	if _, step, ok := h.t.Slot(SlotStep); ok {
-		out = append(out, access{slot: step, hi: StepSize})
-	}
-	for i := range min(int(c.Bindings), len(k.Bindings)) {
-		if !k.ReadsEarly(i) || c.Bind[i].Slot == NoSlot {
-			continue
-		}
-		slot := c.Bind[i].Slot
-		out = append(out, access{slot: slot, hi: h.t.Slots[slot].Size})
-	}
-	return out
-}
-
 // each calls visit for each command that has the parameter settled, with its offset and whether it may be 1.
 func (h *hazards) each(visit func(cmd, offset int, settled bool)) {
 	for pi := range h.t.Programs {
 		p := &h.t.Programs[pi]
 		list := h.settled(p)
 		for i := int(p.First); i < int(p.First+p.Count); i++ {
-			env, err := h.t.NewEnv(&h.t.Cmds[i], p)
-			if err != nil {
-				continue // newHazards has found no such command
+			c := &h.t.Cmds[i]
+			k, _ := decl.Lookup(c.Kernel) // newHazards has found it
+			offset, ok := k.SettledParam()
+			if !ok {
+				continue
 			}
-			if offset, ok := env.k.SettledParam(); ok {
-				visit(i, offset, env.k.MaySettle(env) && list[i-int(p.First)])
-			}
+			env, err := h.t.NewEnv(c, p)
+			visit(i, offset, err == nil && k.MaySettle(env) && list[i-int(p.First)])
 		}
 	}
 }

@@ -482,7 +482,7 @@ func (v *validator) bindings(i int, c *Cmd, env *Env) {
 		if bind.Offset%4 != 0 {
 			v.add(i, "binding %s: offset %d is not a multiple of 4", d.Name, bind.Offset)
 		}
-		a := access{bind.Slot, bind.Offset, bind.Offset + n, d.Role.Writes()}
+		a := access{slot: bind.Slot, lo: bind.Offset, hi: bind.Offset + n, write: d.Role.Writes()}
 		if a.write {
 			if s.Kind == SlotWeight {
 				v.add(i, "binding %s writes slot %s, which holds weights", d.Name, s.Name)

@@ -277,7 +277,7 @@ func (c *command) emulated(tb testing.TB, p *emu.Program, t *table.Table, conten
 		Kernel: k.Name, Grid: cmd.Grid, Threads: uint32(l.threads), TGMem: uint32(tgmem), Order: l.order, Seed: l.seed,
 		Specs: t.Specs[0].Values, Params: cmd.Param, Second: cmd.Second,
 	}
-	// The command is the first of its program, so the table may not say that what it reads is settled.
+	// Nothing runs before the command here, so it may read early, which its table, in which it is the first, may not say.
 	if offset, ok := k.SettledParam(); ok && k.MaySettle(env) && l.seed%2 == 1 {
 		d.Params[offset] = 1
 	}

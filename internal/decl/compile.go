@@ -117,10 +117,10 @@ func (c *compiler) binding(b *Binding) (err error) {
 // settled parses the condition of early reads and checks the names of their bindings.
 func (c *compiler) settled() (err error) {
 	k := c.k
-	if k.settles, err = c.parse(k.Settles, true); err != nil {
+	if k.settledIf, err = c.parse(k.SettledIf, true); err != nil {
 		return err
 	}
-	if _, _, ok := k.Param(fieldSettled.Name); !ok && (k.Settles != "" || len(k.Settled) > 0) {
+	if _, _, ok := k.Param(fieldSettled.Name); !ok && (k.SettledIf != "" || len(k.Settled) > 0) {
 		return fmt.Errorf("early reads need the parameter %s", fieldSettled.Name)
 	}
 	for _, name := range k.Settled {

@@ -176,37 +176,37 @@ var PatchKinds = []string{"none", "token", "position", "kv_len", "argmax", "row"
 
 // Kernel declares one kernel. Its id is its index in Kernels.
 type Kernel struct {
-	Name     string
-	Doc      string
-	Bindings []Binding
-	Matrices []Matrix // bindings that a GPU's copy unit can copy
-	Params   []Field
-	Second   []Second
-	Specs    []Constant // specialisation constants, in order
-	Grid     [3]string  // threadgroups of each dimension, x fastest, each an Expr
-	Require  []string   // conditions that the arguments must meet, each an Expr, which may name threads
-	Worker   string     // bytes of private memory that a worker of the CPU team needs, an Expr
-	TGMem    string     // bytes of threadgroup memory on a GPU, an Expr, which may name threads
-	Cluster  string     // threadgroups of a cluster, which are neighbours in x and can read each other's threadgroup memory, an Expr; "" or 0: one
-	Step     bool       // writes the step block (stop flag, count)
-	Advances bool       // advances the step record; only self-advancing programs have such commands
-	Chunk    bool       // computes a chunk by matrix instructions; the resident kernel of a GPU cannot contain it
-	Order    []string   // numbers that, besides the constants, determine the order in which a row's sums are added, each an Expr, which may name threads
-	Batching string     // condition under which the bits of a row do not depend on the number of rows, an Expr; "" means always
-	As       *As        // another form of the command, with the same bits; nil: none
-	Settled  []string   // bindings that a command whose parameter settled is 1 reads before the commands of the phase before have ended; see fieldSettled
-	Settles  string     // condition under which the kernel reads the secondary values early too, an Expr of the constants; "" means if it reads bindings
-	Optional []string   // parameters, secondary fields and constants that text dumps omit if they are 0
-	Apple    *Body      // the body for Apple GPUs, if it differs from that for other GPUs
+	Name      string
+	Doc       string
+	Bindings  []Binding
+	Matrices  []Matrix // bindings that a GPU's copy unit can copy
+	Params    []Field
+	Second    []Second
+	Specs     []Constant // specialisation constants, in order
+	Grid      [3]string  // threadgroups of each dimension, x fastest, each an Expr
+	Require   []string   // conditions that the arguments must meet, each an Expr, which may name threads
+	Worker    string     // bytes of private memory that a worker of the CPU team needs, an Expr
+	TGMem     string     // bytes of threadgroup memory on a GPU, an Expr, which may name threads
+	Cluster   string     // threadgroups of a cluster, which are neighbours in x and can read each other's threadgroup memory, an Expr; "" or 0: one
+	Step      bool       // writes the step block (stop flag, count)
+	Advances  bool       // advances the step record; only self-advancing programs have such commands
+	Chunk     bool       // computes a chunk by matrix instructions; the resident kernel of a GPU cannot contain it
+	Order     []string   // numbers that, besides the constants, determine the order in which a row's sums are added, each an Expr, which may name threads
+	Batching  string     // condition under which the bits of a row do not depend on the number of rows, an Expr; "" means always
+	As        *As        // another form of the command, with the same bits; nil: none
+	Settled   []string   // bindings that a command whose parameter settled is 1 reads before the commands of the phase before have ended; see fieldSettled
+	SettledIf string     // condition under which settled may be 1, an Expr of the constants; "" means if Settled has bindings
+	Optional  []string   // parameters, secondary fields and constants that text dumps omit if they are 0
+	Apple     *Body      // the body for Apple GPUs, if it differs from that for other GPUs
 
-	worker   Expr
-	tgMem    Expr
-	cluster  Expr
-	grid     [3]Expr
-	require  []Expr
-	order    []Expr
-	batching Expr
-	settles  Expr
+	worker    Expr
+	tgMem     Expr
+	cluster   Expr
+	grid      [3]Expr
+	require   []Expr
+	order     []Expr
+	batching  Expr
+	settledIf Expr
 }
 
 // Body is a second body of a kernel, for GPUs to which another shape of the work fits. A command is for one
@@ -530,10 +530,10 @@ func (k *Kernel) SettledParam() (offset int, ok bool) {
 
 // MaySettle reports whether a command with the specialisation constants of env reads anything early if settled is 1.
 func (k *Kernel) MaySettle(env Env) bool {
-	if k.Settles == "" {
+	if k.SettledIf == "" {
 		return len(k.Settled) > 0
 	}
-	n, err := k.settles.Eval(env)
+	n, err := k.settledIf.Eval(env)
 	return err == nil && n != 0
 }
 

@@ -131,7 +131,7 @@ func matmul(k Kernel) Kernel {
 	k.Specs = []Constant{constWType, constAct, constInput, constBias, constMatrix, constOutput, constActivation}
 	k.Optional = []string{"ahead", "stage", "heads", "head_dim", "splits", "span", "window", "settled", "kv_len", "behind", "activation"}
 	if !k.Chunk {
-		k.Settles = "input == merge" // kv_len, on which the splits depend
+		k.SettledIf = "input == merge" // kv_len, on which the splits depend
 		k.Specs = append(k.Specs, constSingle)
 		k.Optional = append(k.Optional, "single")
 		k.Require = append(k.Require,

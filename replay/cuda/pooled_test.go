@@ -162,7 +162,11 @@ func TestPooledCalls(t *testing.T) {
 			count := int(b.Runs[0].Count)
 			graphs, flags := count, (count-1)/flagEvery
 			if b.Rows == 1 {
-				graphs, flags = count/64+count%64/8+count%8, (count-1)/64
+				graphs, flags = 0, (count-1)/graphTokens()[0]
+				left := count
+				for _, n := range graphTokens() {
+					graphs, left = graphs+left/n, left%n
+				}
 			}
 			if w, r := calls["cuMemcpyHtoDAsync"], calls["cuMemcpyDtoHAsync"]; w != len(b.Writes)+1 || r != 3+flags {
 				t.Errorf("%s, %d rows: %d copies to the GPU, %d from it, for %d tokens", mode, b.Rows, w, r, count)
