@@ -270,7 +270,7 @@ func TestBatchingClusters(t *testing.T) {
 		out, in, rows, cluster int
 	}{
 		{"down of 8B", dtype.F16, 4096, 14336, 64, 2},
-		{"o of 8B", dtype.F16, 4096, 4096, 64, 0},
+		{"o of 8B", dtype.F16, 4096, 4096, 64, 2},
 		{"qkv of 8B", dtype.F16, 6144, 4096, 64, 0},
 		{"down of 1B", dtype.F16, 2048, 8192, 64, 4},
 		{"gate_up of 1B", dtype.F16, 16384, 2048, 64, 0},
@@ -278,7 +278,7 @@ func TestBatchingClusters(t *testing.T) {
 		{"down of 8B", dtype.F16, 4096, 14336, 256, 0},
 		{"down of 8B", dtype.F16, 4096, 14336, 512, 0},
 		{"down of 1B", dtype.F16, 2048, 8192, 512, 0},
-		{"o of 1B", dtype.F16, 2048, 2048, 64, 0},
+		{"o of 1B", dtype.F16, 2048, 2048, 64, 4},
 		{"down of 8B", dtype.Q8_0, 4096, 14336, 128, 4},
 		{"down of 8B", dtype.Q8_0, 4096, 14336, 256, 0},
 		{"qkv of 8B", dtype.Q8_0, 6144, 4096, 128, 0},

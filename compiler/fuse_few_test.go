@@ -20,7 +20,7 @@ func fewLayer(typ dtype.Type, rows, width, ff, qkv int) *program {
 	}
 	norm := func(label string, delta operand) operand {
 		out := p.value(label, fewWidth(width, rows)).all()
-		p.emit(spot{suffix: label}, addNormHalvesArgs{addNormArgs{w: &weight{name: label, cols: width}, eps: 1e-5}, true}, []operand{delta}, x, out)
+		p.emit(spot{suffix: label}, addNormHalvesArgs{addNormArgs: addNormArgs{w: &weight{name: label, cols: width}, eps: 1e-5}, few: true}, []operand{delta}, x, out)
 		return out
 	}
 	o := product("o", p.value("o.halves", fewWidth(width, rows)).all(), width, width)

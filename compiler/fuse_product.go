@@ -323,7 +323,7 @@ func (s *state) halves(p *program, i int, act uint32) (int, *node) {
 	made := &node{spot: at, args: args, in: n.in, out: []operand{out.all()}}
 	before := p.nodes[max(i-1, 0)]
 	if norm, ok := before.args.(addNormArgs); ok && act == decl.ActF16 && !s.in.Options.NoFuse && s.onlyHalves(p, i, before.out[1]) {
-		made.spot, made.args = before.spot, addNormHalvesArgs{norm, few}
+		made.spot, made.args = before.spot, addNormHalvesArgs{addNormArgs: norm, few: few}
 		made.in, made.out = before.in, []operand{before.out[0], out.all()}
 		p.splice(i-1, 1, made)
 		return i, made

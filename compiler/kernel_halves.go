@@ -60,7 +60,8 @@ func one(on bool) uint32 {
 // norm of out[0] as halves writes it.
 type addNormHalvesArgs struct {
 	addNormArgs
-	few bool // write the order of gemm_few
+	few      bool // write the order of gemm_few
+	segments bool // in[0] has the sums of segments, which gemm_halves has written apart
 }
 
 func (addNormHalvesArgs) kernel() decl.ID { return kernels.AddRMSNormHalves }
@@ -70,7 +71,9 @@ func (a addNormHalvesArgs) lower(l *lowering) {
 	l.bind(kernels.AddRMSNormHalvesBindDelta, l.n.in[0])
 	l.bindWeight(kernels.AddRMSNormHalvesBindW, a.w)
 	l.bind(kernels.AddRMSNormHalvesBindOut, l.n.out[1])
-	kernels.AddRMSNormHalvesParams{N: uint32(a.w.cols), Eps: a.eps, Scale: a.scale, DeltaScale: a.delta, Few: one(a.few)}.Put(&l.cmd)
+	kernels.AddRMSNormHalvesParams{
+		N: uint32(a.w.cols), Eps: a.eps, Scale: a.scale, DeltaScale: a.delta, Few: one(a.few), Segments: decl.Segments * one(a.segments),
+	}.Put(&l.cmd)
 }
 
 // threads returns one for each vector of a row, because the residual stream is read and written vector by
@@ -98,6 +101,7 @@ type halvesProductArgs struct {
 	biasFrom int    // first element of the bias
 	act      uint32 // decl.ActF16 or decl.ActF16x2
 	few      bool   // gemm_few, for a short prompt; otherwise gemm_halves
+	apart    bool   // of gemm_halves: several threadgroups write the sums of segments, which the reader of out[0] adds
 	form     fewForm
 }
 
@@ -152,9 +156,9 @@ const (
 	// clusterConstant is the additional time of a cluster of threadgroups for each row of x, in which it adds
 	// the sums of its threadgroups. Its unit is the time of one product.
 	clusterConstant = 260_000
-	// copyConstant is the time in which all multiprocessors together copy a byte of W from memory, in the same
-	// unit.
-	copyConstant = 1.5
+	// copyConstant is the time in which all multiprocessors together copy a byte of W from a memory of 1 GB/s, in the
+	// same unit. An H100 with 3,350 GB/s was measured.
+	copyConstant = 5000.0
 	// tileConstant is the part of a threadgroup's time with SIMD-group matrices that does not depend on
 	// the rows of x, in rows of x: the conversion of W to float16.
 	tileConstant = 16
@@ -201,9 +205,10 @@ func (a halvesProductArgs) lower(l *lowering) {
 	}
 	l.flag(kernels.GEMMHalvesSpecSegments, l.s.segments())
 	shape := a.shape(l)
+	l.set(kernels.GEMMHalvesSpecDivision, shape.division())
 	params := kernels.GEMMHalvesParams{
 		In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Group: uint32(shape.group), RowGroup: uint32(shape.rows),
-		Spread: uint32(shape.spread), Cluster: uint32(shape.cluster),
+		Spread: uint32(shape.spread), Cluster: uint32(shape.cluster), Splits: uint32(shape.splits),
 	}
 	if shape.cluster == 0 {
 		params.Ahead = a.ahead(l)
@@ -310,6 +315,18 @@ type halvesShape struct {
 	group, rows int // rows of W and of x
 	spread      int // see decl
 	cluster     int // see decl
+	splits      int // see decl
+}
+
+// division returns how threadgroups divide the segments, a value of the constant.
+func (s halvesShape) division() uint32 {
+	switch {
+	case s.splits > 0:
+		return decl.DivisionApart
+	case s.cluster > 0:
+		return decl.DivisionClusters
+	}
+	return decl.Undivided
 }
 
 // shape returns the shape with the shortest estimated time. Threadgroups run in waves, one on each core.
@@ -318,6 +335,16 @@ func (a halvesProductArgs) shape(l *lowering) halvesShape {
 	if !l.s.warpgroups() {
 		return a.tile(l)
 	}
+	if a.apart {
+		shape, _ := a.apartShape(l)
+		return shape
+	}
+	shape, _ := a.wholeShape(l)
+	return shape
+}
+
+// wholeShape returns the shape with the shortest estimated time if y is the product, and that time.
+func (a halvesProductArgs) wholeShape(l *lowering) (best halvesShape, least int) {
 	sizes := []int{256, 128, 64}
 	switch {
 	case l.s.segments():
@@ -325,17 +352,17 @@ func (a halvesProductArgs) shape(l *lowering) halvesShape {
 	case a.act == decl.ActF16x2:
 		sizes = []int{128, 64}
 	}
-	best, least := halvesShape{threads: warpgroupThreads, group: halvesGroup}, 0
+	best = halvesShape{threads: warpgroupThreads, group: halvesGroup}
 	for _, rows := range sizes {
-		if time := a.waves(l, halvesGroup, rows) * a.columnTime(l, rows); least == 0 || time < least {
+		if time := a.waves(l, halvesGroup, rows) * a.columnTime(l, rows) * a.w.cols; least == 0 || time < least {
 			best.rows, least = rows, time
 		}
 	}
 	best.spread = a.spread(l, best.rows)
 	if l.s.segments() {
-		a.divide(l, &best, least*a.w.cols)
+		least = a.divide(l, &best, least)
 	}
-	return best
+	return best, least
 }
 
 // columnTime estimates the time in which a threadgroup multiplies a column by the given number of rows of x.
@@ -348,8 +375,8 @@ func (a halvesProductArgs) columnTime(l *lowering, rows int) int {
 }
 
 // divide makes clusters of threadgroups divide the columns if that is estimated to take clearly less than
-// the time of the given shape.
-func (a halvesProductArgs) divide(l *lowering, shape *halvesShape, time int) {
+// the time of the given shape. It returns the time of the resulting shape.
+func (a halvesProductArgs) divide(l *lowering, shape *halvesShape, time int) int {
 	// There are registers for four segments only with 64 rows of x. Quantised weights, whose products of 64
 	// rows are those of gemm_few, have only the last form.
 	forms := []struct{ rows, cluster int }{{64, 2}, {64, 4}, {128, 4}}
@@ -359,9 +386,10 @@ func (a halvesProductArgs) divide(l *lowering, shape *halvesShape, time int) {
 	least := time * 85 / 100
 	for _, f := range forms {
 		if t := a.clusterTime(l, f.rows, f.cluster); t < least {
-			shape.rows, shape.cluster, least = f.rows, f.cluster, t
+			shape.rows, shape.cluster, least, time = f.rows, f.cluster, t, t
 		}
 	}
+	return time
 }
 
 // clusterTime estimates the time of gemm_halves with clusters of threadgroups that compute the given number of
@@ -370,8 +398,8 @@ func (a halvesProductArgs) divide(l *lowering, shape *halvesShape, time int) {
 func (a halvesProductArgs) clusterTime(l *lowering, rows, cluster int) int {
 	room := max(l.s.in.Chip.Cores*10/11/cluster, 1)
 	groups := ceil(a.w.rows, halvesGroup) * ceil(l.p.rows, rows)
-	bytes, _ := a.w.typ.Bytes(uint64(min(groups, room) * halvesGroup * a.w.cols))
-	one := max(a.columnTime(l, rows)*a.w.cols/cluster, int(copyConstant*float64(bytes)))
+	wave := weight{typ: a.w.typ, rows: min(groups, room) * halvesGroup, cols: a.w.cols}
+	one := max(a.columnTime(l, rows)*a.w.cols/cluster, l.s.copyTime(&wave))
 	return ceil(groups, room) * (one + clusterConstant*rows)
 }
 

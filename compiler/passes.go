@@ -58,6 +58,7 @@ var passes = []pass{
 		on: fuses(func(c *chip.Chip) bool { return c.Fuse.RopeAttn && c.GEMMHalves > 0 })},
 	{name: "fuse-few", doc: "fuses norms and silu(gate) * up between products into the products, in programs of up to 8 rows", run: (*state).fuseFew,
 		on: (*state).forms},
+	{name: "split-columns", doc: "divides the columns of products among threadgroups whose sums the norm after them adds", run: (*state).splitColumns, on: (*state).segments},
 	{name: "group-experts", doc: "multiplies all rows of an expert at once, in programs of a chunk", run: (*state).groupExperts, on: (*state).groupsExperts},
 	{name: "weights", doc: "plans the weight slots and the upload section", run: (*state).planWeights},
 	{name: "arena", doc: "places activations in the scratch arena by liveness", run: (*state).planArena},
@@ -115,6 +116,8 @@ var order = [][2]string{
 	{"fuse-rope-kv", "fuse-rope-tile"},          // fuse-rope-tile fuses the node that fuse-rope-kv adds
 	{"split-input", "fuse-rope-tile"},           // split-input lets attention convert its result
 	{"split-input", "fuse-few"},                 // fuse-few fuses the conversions that split-input adds
+	{"fuse-few", "split-columns"},               // fuse-few fuses norms that split-columns would change
+	{"split-columns", "arena"},                  // split-columns replaces values
 	{"fuse-few", "arena"},                       // fuse-few adds and removes values
 	{"fuse-few", "weights"},                     // fuse-few changes which node reads the weights of a norm
 	{"fuse-rope-tile", "weights"},               // fuse-rope-tile joins weights of heads

@@ -45,9 +45,34 @@ struct halves_product {
     bool bias;
     device const uchar *maps; // descriptors of x and of w, for the copy unit of a GPU that has one
     uint ahead;               // columns of quantised weights that are requested ahead of those that are loaded
-    uint cluster, rank;       // threadgroups that divide the segments of the columns, or 0, and which of them this is
-    uint begin, end;          // the threadgroup's columns in a cluster: from begin to end-1
+    uint cluster, splits;     // threadgroups that divide the segments of the columns, as a cluster or by themselves, or 0
+    uint rank;                // which of them this is
+    uint begin, end;          // the threadgroup's columns if there are several: from begin to end-1
 };
+
+// What becomes of the sums of segments: there is one for all columns; those of the segments are added in order, as
+// gemm_few adds them; the threadgroups of a cluster hold and then add them; or each is written to y by itself.
+#define PIANOLA_SUMS_WHOLE 0
+#define PIANOLA_SUMS_ADDED 1
+#define PIANOLA_SUMS_CLUSTER 2
+#define PIANOLA_SUMS_APART 3
+
+// divides reports whether a threadgroup has only some of the segments.
+static inline constexpr bool divides(uint sums) { return sums >= PIANOLA_SUMS_CLUSTER; }
+
+// take_share sets the columns of a threadgroup that has some of the segments, of parts threadgroups.
+static inline void take_share(thread halves_product &p, uint parts) {
+    const uint share = PIANOLA_SIMDS / parts * segment_columns(p.in);
+    p.begin = min(p.rank * share, p.in);
+    p.end = min(p.begin + share, p.in);
+}
+
+// first_column and last_column return the first column that a threadgroup multiplies and the one after the last.
+template <uint Sums>
+static inline uint first_column(thread const halves_product &p) { return divides(Sums) ? p.begin : 0; }
+
+template <uint Sums>
+static inline uint last_column(thread const halves_product &p) { return divides(Sums) ? p.end : p.in; }
 
 // row_of returns a row of activations, and unit_at its unit.
 template <uint Terms>
@@ -354,6 +379,32 @@ static inline void clear_sums(thread halves_sums<N> &c) {
     }
 }
 
+// put_apart writes the sums of a segment to their place in y, and clears them. The next segment's place follows. The
+// compiler must not keep the places of all rows in registers from one segment to the next.
+template <uint N>
+static inline void put_apart(thread halves_sums<N> &c, thread halves_product &p, threadgroup const float *units, uint lane, uint simd) {
+    halves_product q = p;
+    q.first = opaque(p.first);
+    q.y_stride = opaque(p.y_stride);
+    put_sums<N>(c, q, units, p.low + simd / 4 * 64, opaque(lane), simd);
+    clear_sums<N>(c);
+    p.y += p.out;
+}
+
+// clear_rest writes zeros as the sums of the threadgroup's segments that have no columns. y is the place of the segment
+// after the last that has.
+static inline void clear_rest(thread const halves_product &p, uint lane, uint simd) {
+    const uint segment = segment_columns(p.in);
+    const uint columns = p.begin < p.end ? p.end - p.begin : 1; // a segment has been written in any case
+    const uint rest = PIANOLA_SIMDS / p.splits - (columns + segment - 1) / segment;
+    for (uint i = simd; i < rest * (p.last - p.first); i += PIANOLA_SIMDS) {
+        device float *y = p.y + ulong(p.first + i / rest) * p.y_stride + i % rest * p.out;
+        for (uint o = p.low + lane; o < p.high; o += 32) {
+            y[o] = 0.0f;
+        }
+    }
+}
+
 // finish_sums adds the sums of the warpgroups if they multiplied different chunks, and writes the
 // results. On Hopper only the threads that multiply call it, otherwise all.
 template <uint T, uint Terms, uint M, uint N>
@@ -371,12 +422,12 @@ static inline void finish_sums(thread halves_sums<N> &c, thread const halves_pro
 #include "copies.h"
 #else
 
-// fill_stage starts to copy the chunks of a stage, and expands quantised weights. q holds the lane's
+// fill_stage starts to copy the chunks of a stage before the column end, and expands quantised weights. q holds the lane's
 // rows of tiles of this stage, and then of the next.
 template <uint T, uint Terms, uint M, uint N>
-static inline void fill_stage(threadgroup uchar *to, thread quant_rows &q, thread const halves_product &p, uint column, uint lane, uint filler) {
+static inline void fill_stage(threadgroup uchar *to, thread quant_rows &q, thread const halves_product &p, uint column, uint end, uint lane, uint filler) {
     typedef stage<T, Terms, M, N> S;
-    if (column < p.in) {
+    if (column < end) {
         PIANOLA_UNROLL
         for (uint i = 0; i < S::chunks; i++) {
             fill_chunk<T, Terms, M, N>(to + i * S::chunk, p, column + i * PIANOLA_CHUNK, filler * 32 + lane);
@@ -390,11 +441,13 @@ static inline void fill_stage(threadgroup uchar *to, thread quant_rows &q, threa
 }
 
 // gemm_chunks multiplies one stage after the other. At the barrier before a stage it is filled, and
-// the previous one is no longer used, so it can be filled again. If Segments, the sums of segments of the
-// columns are added in order, as gemm_few adds them. M is 128 then.
-template <uint T, uint Terms, uint M, uint N, bool Segments>
-static inline void gemm_chunks(thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
+// the previous one is no longer used, so it can be filled again. M is 128 if there are segments.
+template <uint T, uint Terms, uint M, uint N, uint Sums>
+static inline void gemm_chunks(thread halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
     typedef stage<T, Terms, M, N> S;
+    const uint begin = first_column<Sums>(p);
+    const uint end = last_column<Sums>(p);
+    threadgroup const float *units = units_at<T, Terms, M, N>(tg);
     const bool fills = simd >= PIANOLA_SIMDS;
     const uint filler = simd - PIANOLA_SIMDS;
     copy_units<T, Terms, M, N>(p, tg, simd * 32 + lane);
@@ -403,21 +456,21 @@ static inline void gemm_chunks(thread const halves_product &p, threadgroup uchar
     clear_sums<N>(c);
     clear_sums<N>(all);
     const uint segment = segment_columns(p.in);
-    uint border = segment;
+    uint border = begin + segment;
     quant_rows q;
     if (fills) {
         if (S::copied == 0) {
-            load_rows<T, M>(q, p, 0, lane, filler);
+            load_rows<T, M>(q, p, begin, lane, filler);
         }
         _Pragma("clang loop unroll(disable)")
         for (uint i = 0; i + 1 < S::count; i++) {
-            fill_stage<T, Terms, M, N>(tg + i * S::bytes, q, p, i * S::columns, lane, filler);
+            fill_stage<T, Terms, M, N>(tg + i * S::bytes, q, p, begin + i * S::columns, end, lane, filler);
         }
     }
     uint from = 0;
     uint to = S::count - 1;
     _Pragma("clang loop unroll(disable)")
-    for (uint column = 0; column < p.in; column += S::columns) {
+    for (uint column = begin; column < end; column += S::columns) {
         threadgroup uchar *at = tg + from * S::bytes;
         if (fills) {
             wait_stage<S::count - 2>();
@@ -430,10 +483,14 @@ static inline void gemm_chunks(thread const halves_product &p, threadgroup uchar
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
         if (fills) {
-            fill_stage<T, Terms, M, N>(tg + to * S::bytes, q, p, column + (S::count - 1) * S::columns, lane, filler);
+            fill_stage<T, Terms, M, N>(tg + to * S::bytes, q, p, column + (S::count - 1) * S::columns, end, lane, filler);
         } else {
-            if (Segments && column == border) {
-                add_sums<N>(all, c);
+            if (Sums != PIANOLA_SUMS_WHOLE && column == border) {
+                if (Sums == PIANOLA_SUMS_APART) {
+                    put_apart<N>(c, p, units, lane, simd);
+                } else {
+                    add_sums<N>(all, c);
+                }
                 border += segment;
             }
             threadgroup const uchar *chunk = at + (M == 128 ? 0 : simd / 4 * S::chunk);
@@ -442,7 +499,15 @@ static inline void gemm_chunks(thread const halves_product &p, threadgroup uchar
         from = from + 1 == S::count ? 0 : from + 1;
         to = to + 1 == S::count ? 0 : to + 1;
     }
-    if (Segments) {
+    if (Sums == PIANOLA_SUMS_APART) {
+        sums_barrier(); // for the units, if there are no columns
+        if (!fills) {
+            put_apart<N>(c, p, units, lane, simd);
+            clear_rest(p, lane, simd);
+        }
+        return;
+    }
+    if (Sums == PIANOLA_SUMS_ADDED) {
         add_sums<N>(all, c);
         c = all;
     }

@@ -38,6 +38,7 @@ constant uint GATE [[function_constant(PIANOLA_FC_GATE)]]; // order of a gate an
 constant uint SINGLE [[function_constant(PIANOLA_FC_SINGLE)]]; // on if there is one row, whose loads are issued together; paired if each SIMD group also computes what two would
 constant uint SHAPE [[function_constant(PIANOLA_FC_SHAPE)]]; // usual if a threadgroup computes up to 32 rows of W and of x; wide if up to 64; whole if it keeps all rows of x, up to 8, in threadgroup memory
 constant uint HALVES [[function_constant(PIANOLA_FC_HALVES)]]; // 1 if the result becomes float16
+constant uint DIVISION [[function_constant(PIANOLA_FC_DIVISION)]]; // how threadgroups divide the segments of the columns: not at all; those of a cluster, which add their sums; or apart, each writing the sums of its segments
 
 // The weight type, or its family if it has one.
 constant uint WTYPE_FAMILY = WTYPE < PIANOLA_FAMILIES ? WTYPE : WTYPE & PIANOLA_FAMILY_MASK;

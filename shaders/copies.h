@@ -47,14 +47,6 @@ static inline void begin_ring(thread const stage_ring &r, uint tid) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-// first_column and last_column return the first column that a threadgroup multiplies and the one after the
-// last. Only in a cluster, this need not be all columns.
-template <bool Clustered>
-static inline uint first_column(thread const halves_product &p) { return Clustered ? p.begin : 0; }
-
-template <bool Clustered>
-static inline uint last_column(thread const halves_product &p) { return Clustered ? p.end : p.in; }
-
 // copy_stage makes the copy unit fill a stage, but for quantised weights. One thread calls it, when
 // the stage is free.
 template <uint T, uint Terms, uint M, uint N>
@@ -90,10 +82,10 @@ static inline void stage_ready(thread const stage_ring &ring, uint lane) {
 
 // fill_quants expands a lane's part of a stage of quantised weights when the stage is free, and then
 // loads the rows of tiles of the stage after the next.
-template <uint T, uint Terms, uint M, uint N, bool Clustered>
+template <uint T, uint Terms, uint M, uint N, uint Sums>
 static inline void fill_quants(thread stage_ring &ring, thread quant_rows &q, thread const halves_product &p, threadgroup uchar *tg, uint column, uint lane, uint filler) {
     typedef stage<T, Terms, M, N> S;
-    if (column >= last_column<Clustered>(p)) {
+    if (column >= last_column<Sums>(p)) {
         return;
     }
     metal::shim::barrier_wait(free_of(ring), ring.phase ^ 1);
@@ -119,12 +111,12 @@ static inline void request_quants(thread const halves_product &p, uint column, u
 }
 
 // fill_stages fills all stages in turn.
-template <uint T, uint Terms, uint M, uint N, bool Clustered>
+template <uint T, uint Terms, uint M, uint N, uint Sums>
 static inline void fill_stages(thread stage_ring &ring, thread const halves_product &p, threadgroup uchar *tg, uint lane, uint filler) {
     typedef stage<T, Terms, M, N> S;
     const bool copies = filler == 0 && lane == 0;
-    const uint begin = first_column<Clustered>(p);
-    const uint end = last_column<Clustered>(p);
+    const uint begin = first_column<Sums>(p);
+    const uint end = last_column<Sums>(p);
     if (copies) {
         metal::shim::use_map(p.maps);
     }
@@ -139,8 +131,8 @@ static inline void fill_stages(thread stage_ring &ring, thread const halves_prod
         _Pragma("clang loop unroll(disable)")
         for (uint column = begin; column < end; column += 2 * S::columns) {
             request_quants<T>(p, column, lane, filler);
-            fill_quants<T, Terms, M, N, Clustered>(ring, first, p, tg, column, lane, filler);
-            fill_quants<T, Terms, M, N, Clustered>(ring, second, p, tg, column + S::columns, lane, filler);
+            fill_quants<T, Terms, M, N, Sums>(ring, first, p, tg, column, lane, filler);
+            fill_quants<T, Terms, M, N, Sums>(ring, second, p, tg, column + S::columns, lane, filler);
         }
         return;
     }
@@ -193,27 +185,27 @@ static inline void multiply_chunk(thread halves_sums<N> &c, threadgroup const uc
 // segment_sums are a threadgroup's sums of segments of columns: c of the last one, and of those before it their
 // sum, of[0], or in a cluster each by itself, the latest last. A threadgroup of a cluster of two has four
 // segments, for which there are registers only with 64 rows of x.
-template <uint N, bool Clustered>
+template <uint N, uint Sums>
 struct segment_sums {
-    enum : uint { before = Clustered && N == 8 ? 3 : 1 };
+    enum : uint { before = Sums == PIANOLA_SUMS_CLUSTER && N == 8 ? 3 : 1 };
     halves_sums<N> of[before];
     halves_sums<N> c;
 };
 
-template <uint N, bool Clustered>
-static inline void clear_segments(thread segment_sums<N, Clustered> &s) {
+template <uint N, uint Sums>
+static inline void clear_segments(thread segment_sums<N, Sums> &s) {
     PIANOLA_UNROLL
-    for (uint i = 0; i < segment_sums<N, Clustered>::before; i++) {
+    for (uint i = 0; i < segment_sums<N, Sums>::before; i++) {
         clear_sums<N>(s.of[i]);
     }
     clear_sums<N>(s.c);
 }
 
 // end_segment ends a segment that another one follows.
-template <uint N, bool Clustered>
-static inline void end_segment(thread segment_sums<N, Clustered> &s) {
-    typedef segment_sums<N, Clustered> S;
-    if (!Clustered) {
+template <uint N, uint Sums>
+static inline void end_segment(thread segment_sums<N, Sums> &s) {
+    typedef segment_sums<N, Sums> S;
+    if (Sums == PIANOLA_SUMS_ADDED) {
         add_sums<N>(s.of[0], s.c);
         return;
     }
@@ -227,25 +219,25 @@ static inline void end_segment(thread segment_sums<N, Clustered> &s) {
 
 // multiply_stages multiplies all stages in turn. While a stage is multiplied, the thread waits for the
 // next one.
-template <uint T, uint Terms, uint M, uint N, bool Segments, bool Clustered>
-static inline void multiply_stages(thread segment_sums<N, Clustered> &sums, thread stage_ring &ring, thread const halves_product &p, threadgroup const uchar *tg, uint lane, uint simd) {
+template <uint T, uint Terms, uint M, uint N, uint Sums>
+static inline void multiply_stages(thread segment_sums<N, Sums> &sums, thread stage_ring &ring, thread const halves_product &p, threadgroup const uchar *tg, uint lane, uint simd) {
     typedef stage<T, Terms, M, N> S;
     const bool first = simd % 4 == 0 && lane == 0;
     uint before = 0; // the barrier free of the stage before
-    const uint begin = first_column<Clustered>(p);
-    const uint end = last_column<Clustered>(p);
+    const uint begin = first_column<Sums>(p);
+    const uint end = last_column<Sums>(p);
     const uint segment = segment_columns(p.in);
     uint border = begin + segment;
     _Pragma("clang loop unroll(disable)")
     for (uint column = begin; column < end; column += S::columns) {
         bool freed = false; // the stage before
-        if (Segments && column == border) {
+        if (Sums != PIANOLA_SUMS_WHOLE && Sums != PIANOLA_SUMS_APART && column == border) {
             metal::shim::end_products<N>(sums.c.of);
             if (first) {
                 metal::shim::barrier_arrive(before);
             }
             freed = true;
-            end_segment<N, Clustered>(sums);
+            end_segment<N, Sums>(sums);
             border += segment;
         }
         metal::shim::barrier_wait(raw_of(ring), ring.phase);
@@ -264,6 +256,28 @@ static inline void multiply_stages(thread segment_sums<N, Clustered> &sums, thre
         next_stage(ring);
     }
     metal::shim::end_products<N>(sums.c.of);
+    if (Sums == PIANOLA_SUMS_APART && begin < end && first) {
+        metal::shim::barrier_arrive(before); // another segment may follow
+    }
+}
+
+// multiply_apart multiplies the segments of a threadgroup and writes the sums of each. Each has a loop of its own: the
+// assembler runs products one after the other if the loop that starts them changes their sums.
+template <uint T, uint Terms, uint M, uint N>
+static inline void multiply_apart(thread stage_ring &ring, thread halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
+    sums_barrier(); // for the units
+    halves_product one = p;
+    const uint segment = segment_columns(p.in);
+    _Pragma("clang loop unroll(disable)")
+    do {
+        one.end = min(one.begin + segment, p.end);
+        segment_sums<N, PIANOLA_SUMS_APART> sums;
+        clear_sums<N>(sums.c);
+        multiply_stages<T, Terms, M, N, PIANOLA_SUMS_APART>(sums, ring, one, tg, lane, simd);
+        put_apart<N>(sums.c, p, units_at<T, Terms, M, N>(tg), lane, simd);
+        one.begin += segment;
+    } while (one.begin < p.end);
+    clear_rest(p, lane, simd);
 }
 
 // put_segment writes the sums of a segment to threadgroup memory.
@@ -278,8 +292,8 @@ static inline void put_segment(threadgroup float4 *to, thread const halves_sums<
 // add_cluster adds the sums of all segments, which the threadgroups of a cluster hold, and writes the results.
 // Each threadgroup takes some of the blocks of 8 rows of x.
 template <uint T, uint Terms, uint N>
-static inline void add_cluster(thread const segment_sums<N, true> &sums, thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
-    typedef segment_sums<N, true> S;
+static inline void add_cluster(thread const segment_sums<N, PIANOLA_SUMS_CLUSTER> &sums, thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
+    typedef segment_sums<N, PIANOLA_SUMS_CLUSTER> S;
     const uint held = PIANOLA_SIMDS / p.cluster; // segments of a threadgroup
     sums_barrier(); // the stages are no longer used, and the units are there
     threadgroup float4 *own = (threadgroup float4 *)tg + simd * 32 + lane;
@@ -317,32 +331,40 @@ static inline void add_cluster(thread const segment_sums<N, true> &sums, thread 
 
 // begin_work fills the stages of the threadgroup's columns, if that is the thread's work, and returns false.
 // Otherwise the thread multiplies them.
-template <uint T, uint Terms, uint M, uint N, bool Clustered>
+template <uint T, uint Terms, uint M, uint N, uint Sums>
 static inline bool begin_work(thread stage_ring &ring, thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
     typedef stage<T, Terms, M, N> S;
     ring = {metal::shim::shared_address(tg) + S::count * S::bytes, S::count, 0, 0};
     begin_ring(ring, simd * 32 + lane);
     if (simd >= PIANOLA_SIMDS) {
-        metal::shim::fewer_registers<T == PIANOLA_WTYPE_F16 ? 40 : 104>();
-        fill_stages<T, Terms, M, N, Clustered>(ring, p, tg, lane, simd - PIANOLA_SIMDS);
+        if (Sums == PIANOLA_SUMS_WHOLE) {
+            metal::shim::fewer_registers<T == PIANOLA_WTYPE_F16 ? 40 : 104>();
+        }
+        fill_stages<T, Terms, M, N, Sums>(ring, p, tg, lane, simd - PIANOLA_SIMDS);
         return false;
     }
-    metal::shim::more_registers<T == PIANOLA_WTYPE_F16 ? 232 : 200>();
+    if (Sums == PIANOLA_SUMS_WHOLE) {
+        metal::shim::more_registers<T == PIANOLA_WTYPE_F16 ? 232 : 200>();
+    }
     copy_units<T, Terms, M, N>(p, tg, simd * 32 + lane);
     return true;
 }
 
-template <uint T, uint Terms, uint M, uint N, bool Segments>
-static inline void gemm_chunks(thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
+template <uint T, uint Terms, uint M, uint N, uint Sums>
+static inline void gemm_chunks(thread halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
     tg = metal::shim::aligned_matrix(tg);
     stage_ring ring;
-    if (!begin_work<T, Terms, M, N, false>(ring, p, tg, lane, simd)) {
+    if (!begin_work<T, Terms, M, N, Sums>(ring, p, tg, lane, simd)) {
         return;
     }
-    segment_sums<N, false> sums;
-    clear_segments<N, false>(sums);
-    multiply_stages<T, Terms, M, N, Segments, false>(sums, ring, p, tg, lane, simd);
-    if (Segments) {
+    if (Sums == PIANOLA_SUMS_APART) {
+        multiply_apart<T, Terms, M, N>(ring, p, tg, lane, simd);
+        return;
+    }
+    segment_sums<N, Sums> sums;
+    clear_segments<N, Sums>(sums);
+    multiply_stages<T, Terms, M, N, Sums>(sums, ring, p, tg, lane, simd);
+    if (Sums == PIANOLA_SUMS_ADDED) {
         add_sums<N>(sums.of[0], sums.c);
         sums.c = sums.of[0];
     }
@@ -351,15 +373,15 @@ static inline void gemm_chunks(thread const halves_product &p, threadgroup uchar
 
 // gemm_cluster is gemm_chunks with segments for a threadgroup of a cluster.
 template <uint T, uint Terms, uint N>
-static inline void gemm_cluster(thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
+static inline void gemm_cluster(thread halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
     tg = metal::shim::aligned_matrix(tg);
     stage_ring ring;
-    if (!begin_work<T, Terms, 128, N, true>(ring, p, tg, lane, simd)) {
+    if (!begin_work<T, Terms, 128, N, PIANOLA_SUMS_CLUSTER>(ring, p, tg, lane, simd)) {
         return;
     }
-    segment_sums<N, true> sums;
-    clear_segments<N, true>(sums);
-    multiply_stages<T, Terms, 128, N, true, true>(sums, ring, p, tg, lane, simd);
+    segment_sums<N, PIANOLA_SUMS_CLUSTER> sums;
+    clear_segments<N, PIANOLA_SUMS_CLUSTER>(sums);
+    multiply_stages<T, Terms, 128, N, PIANOLA_SUMS_CLUSTER>(sums, ring, p, tg, lane, simd);
     add_cluster<T, Terms, N>(sums, p, tg, lane, simd);
 }
 

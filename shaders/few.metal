@@ -421,7 +421,7 @@ kernel void gemm_few(
     const bool halved = OUTPUT == PIANOLA_OUTPUT_GATED; // 16 rows of each half of W
     const uint out = (SHAPE == PIANOLA_SHAPE_WIDE ? 2 : 1) * PIANOLA_FEW_OUT;
     const uint low = group.x * (halved ? out / 2 : out);
-    halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, low, min(low + out, p.out), 0, 0, BIAS != 0, nullptr, 0, 0, 0, 0, 0};
+    halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, low, min(low + out, p.out), 0, 0, BIAS != 0, nullptr, 0, 0, 0, 0, 0, 0};
     const few_form form = {OUTPUT, ACTIVATION, halved ? p.out / 2 - 16 : 0, x_parts, next, scaled, parts, p.squares, p.eps, p.scale, p.delta_scale};
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: gemm_few_type<PIANOLA_WTYPE_##type>(a, form, INPUT == PIANOLA_INPUT_SCALED, SHAPE == PIANOLA_SHAPE_WIDE, p.early, p.threadgroups, step, s, tg, group.y, lane, simd); return;

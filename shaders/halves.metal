@@ -41,12 +41,42 @@ kernel void halves(
     }
 }
 
+// PIANOLA_SEGMENTS is the number of segments of the columns of a product in a table for batching.
+#define PIANOLA_SEGMENTS 8
+
+// segments_at returns the sum of a vector of the segments of a row of count vectors, the first one's first.
+static inline float4 segments_at(device const float *x, uint count, uint at) {
+    float4 v[PIANOLA_SEGMENTS];
+    PIANOLA_UNROLL
+    for (uint s = 0; s < PIANOLA_SEGMENTS; s++) {
+        v[s] = ((device const float4 *)x)[s * count + at];
+    }
+    float4 sum = float4(0.0f);
+    PIANOLA_UNROLL
+    for (uint s = 0; s < PIANOLA_SEGMENTS; s++) {
+        sum += v[s];
+    }
+    return sum;
+}
+
 // load_row loads every step-th vector of a row of count vectors, from first on. Where the row has fewer for all
 // threads, nothing is loaded; where only for some, they repeat the last.
 static inline void load_row(thread vectors &v, device const float *x, uint count, uint first, uint step) {
     PIANOLA_UNROLL
     for (uint k = 0; k < PIANOLA_VECTORS; k++) {
         v.of[k] = k * step < count ? ((device const float4 *)x)[min(first + k * step, count - 1)] : float4(0.0f);
+    }
+}
+
+// load_segments sets vectors of a row to the sums of those of its segments, which follow each other, in order. They are
+// those that load_row loads.
+static inline void load_segments(thread vectors &v, device const float *x, uint count, uint first, uint step) {
+    PIANOLA_UNROLL
+    for (uint k = 0; k < PIANOLA_VECTORS; k++) {
+        v.of[k] = float4(0.0f);
+        if (k * step < count) {
+            v.of[k] = segments_at(x, count, min(first + k * step, count - 1));
+        }
     }
 }
 
@@ -121,7 +151,11 @@ kernel void add_rmsnorm_halves(
     }
     const halves_row r = {out, padded(p.n), 1, p.few != 0 ? few_places(rows) : 0, group.x};
     if (once) {
-        load_row(in.x, delta + row, count, tid, threads);
+        if (p.segments != 0) {
+            load_segments(in.x, delta + PIANOLA_SEGMENTS * row, count, tid, threads);
+        } else {
+            load_row(in.x, delta + row, count, tid, threads);
+        }
         add_once(r, x + row, in, p, runs, tg, lane, simd, simds);
         return;
     }
@@ -129,7 +163,14 @@ kernel void add_rmsnorm_halves(
         return;
     }
     // A thread reads only elements that it wrote itself, so no barrier is needed.
-    add_to(x + row, delta + row, or_one(p.delta_scale), p.n, tid, threads);
+    if (p.segments != 0) {
+        for (uint i = tid; i < count; i += threads) {
+            device float4 *at = (device float4 *)(x + row) + i;
+            *at = added(*at, segments_at(delta + PIANOLA_SEGMENTS * row, count, i), p.delta_scale);
+        }
+    } else {
+        add_to(x + row, delta + row, or_one(p.delta_scale), p.n, tid, threads);
+    }
     const float sum = row_squares(x + row, p.n, (threadgroup float *)tg, tid, threads, lane);
     product a;
     a.x = x;
@@ -141,27 +182,29 @@ kernel void add_rmsnorm_halves(
 
 // gemm_halves_of selects the shape of the threadgroup's work: row_group rows of x, fewer if there
 // are not so many, and 64 rows of W if that takes at most spread threadgroups, otherwise 128. If Segments,
-// it is at most 128 rows of x and always 128 of W, and the threadgroups of a cluster divide the segments. Without
-// warpgroups, the first of them multiplies all.
-template <uint T, uint Terms, bool Segments>
+// it is always 128 rows of W, and at most 128 of x unless the sums of segments are written apart. The threadgroups of a
+// cluster divide the segments; without warpgroups, the first of them multiplies all.
+template <uint T, uint Terms, bool Segments, uint Division>
 static inline void gemm_halves_of(thread halves_product &p, threadgroup uchar *tg, uint rows, uint row_group, uint spread, uint at, uint lane, uint simd) {
     if (rows <= 128) {
         row_group = rows <= 64 ? 64 : min(row_group, 128u);
     }
     const uint across = (rows + row_group - 1) / row_group;
     const uint group = Terms == 1 && row_group <= 128 && (p.out + 63) / 64 * across <= spread ? 64 : 128;
-    if (Segments && p.cluster != 0) {
+    if (Division == PIANOLA_DIVISION_CLUSTERS) {
         p.rank = at % p.cluster;
         at /= p.cluster;
 #ifdef PIANOLA_WARPGROUPS
-        const uint share = PIANOLA_SIMDS / p.cluster * segment_columns(p.in);
-        p.begin = min(p.rank * share, p.in);
-        p.end = min(p.begin + share, p.in);
+        take_share(p, p.cluster);
 #else
         if (p.rank != 0) {
             return;
         }
 #endif
+    }
+    if (Division == PIANOLA_DIVISION_APART) {
+        take_share(p, p.splits);
+        p.y += p.rank * (PIANOLA_SIMDS / p.splits) * p.out;
     }
     // Threadgroups that run at the same time share rows of W: all rows of x
     // with some rows of W come first, then all rows of x with the next.
@@ -172,8 +215,16 @@ static inline void gemm_halves_of(thread halves_product &p, threadgroup uchar *t
     if (p.low >= p.out) {
         return;
     }
+    if (Division == PIANOLA_DIVISION_APART) {
+        if (row_group > 128) {
+            gemm_chunks<T, 1, 128, 32, PIANOLA_SUMS_APART>(p, tg, lane, simd);
+        } else {
+            gemm_chunks<T, 1, 128, 16, PIANOLA_SUMS_APART>(p, tg, lane, simd);
+        }
+        return;
+    }
 #ifdef PIANOLA_WARPGROUPS
-    if (Segments && p.cluster != 0) {
+    if (Division == PIANOLA_DIVISION_CLUSTERS) {
         // Products of up to 64 rows with quantised weights are those of gemm_few.
         if (T <= PIANOLA_WTYPE_BF16 && row_group <= 64) {
             gemm_cluster<T, Terms, 8>(p, tg, lane, simd);
@@ -183,33 +234,37 @@ static inline void gemm_halves_of(thread halves_product &p, threadgroup uchar *t
         return;
     }
 #endif
+    const uint sums = Segments ? PIANOLA_SUMS_ADDED : PIANOLA_SUMS_WHOLE;
     if (Terms == 1 && row_group > 128 && !Segments) {
-        gemm_chunks<T, 1, 128, 32, false>(p, tg, lane, simd);
+        gemm_chunks<T, 1, 128, 32, PIANOLA_SUMS_WHOLE>(p, tg, lane, simd);
     } else if (row_group > 64) {
         if (Terms == 1 && group == 64 && !Segments) {
-            gemm_chunks<T, 1, 64, 16, false>(p, tg, lane, simd);
+            gemm_chunks<T, 1, 64, 16, PIANOLA_SUMS_WHOLE>(p, tg, lane, simd);
         } else {
-            gemm_chunks<T, Terms, 128, 16, Segments>(p, tg, lane, simd);
+            gemm_chunks<T, Terms, 128, 16, sums>(p, tg, lane, simd);
         }
     } else if (Terms == 1 && group == 64 && !Segments) {
-        gemm_chunks<T, 1, 64, 8, false>(p, tg, lane, simd);
+        gemm_chunks<T, 1, 64, 8, PIANOLA_SUMS_WHOLE>(p, tg, lane, simd);
     } else {
-        gemm_chunks<T, Terms, 128, 8, Segments>(p, tg, lane, simd);
+        gemm_chunks<T, Terms, 128, 8, sums>(p, tg, lane, simd);
     }
 }
 
 #ifdef PIANOLA_WARPGROUPS
 // request_first requests the first columns of the weights before the input is ready, if the threadgroups
-// divide only the rows of W. Then a threadgroup's rows of W do not depend on the number of rows of x.
+// divide only the rows of W and the segments. Then a threadgroup's weights do not depend on the number of rows of x.
 template <uint T>
-static inline void request_first(thread halves_product p, uint columns, uint group, uint lane, uint simd) {
+static inline void request_first(thread halves_product p, uint columns, uint group, bool apart, uint lane, uint simd) {
     p.low = group * 128;
+    if (apart) {
+        take_share(p, p.splits);
+    }
     if (T > PIANOLA_WTYPE_BF16) {
         if (simd == 0 && lane < 8) {
-            request_strip<T>(p, p.low / 16 + lane, 0, columns);
+            request_strip<T>(p, p.low / 16 + lane, p.begin, p.begin + columns);
         }
     } else if (simd < 4) {
-        request_row(p, p.low + 32 * simd + lane, 0, columns);
+        request_row(p, p.low + 32 * simd + lane, p.begin, p.begin + columns);
     }
 }
 #endif
@@ -231,11 +286,11 @@ kernel void gemm_halves(
         uint lane                              [[thread_index_in_simdgroup]],
         uint simd                              [[simdgroup_index_in_threadgroup]]) {
 #if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90 // other processors have too little threadgroup memory
-    halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, 0, 0, 0, 0, BIAS != 0, maps, p.ahead, p.cluster, 0, 0, 0};
+    halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, 0, 0, 0, 0, BIAS != 0, maps, p.ahead, p.cluster, p.splits, DIVISION == PIANOLA_DIVISION_APART ? group.z : 0, 0, 0};
 #endif
 #ifdef PIANOLA_WARPGROUPS
 #define PIANOLA_CASE(type) \
-    case PIANOLA_WTYPE_##type: request_first<PIANOLA_WTYPE_##type>(a, p.ahead, group.x, lane, simd); break;
+    case PIANOLA_WTYPE_##type: request_first<PIANOLA_WTYPE_##type>(a, p.ahead, group.x, DIVISION == PIANOLA_DIVISION_APART, lane, simd); break;
     if (p.ahead != 0 && groups.y == 1) {
         switch (WTYPE) {
             PIANOLA_EXPANDED(PIANOLA_CASE)
@@ -254,10 +309,14 @@ kernel void gemm_halves(
     if (WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: \
-        if (SEGMENTS != 0) { \
-            gemm_halves_of<PIANOLA_WTYPE_##type, 1, true>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
+        if (DIVISION == PIANOLA_DIVISION_APART) { \
+            gemm_halves_of<PIANOLA_WTYPE_##type, 1, true, PIANOLA_DIVISION_APART>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
+        } else if (DIVISION == PIANOLA_DIVISION_CLUSTERS) { \
+            gemm_halves_of<PIANOLA_WTYPE_##type, 1, true, PIANOLA_DIVISION_CLUSTERS>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
+        } else if (SEGMENTS != 0) { \
+            gemm_halves_of<PIANOLA_WTYPE_##type, 1, true, PIANOLA_DIVISION_UNDIVIDED>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
         } else { \
-            gemm_halves_of<PIANOLA_WTYPE_##type, 1, false>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
+            gemm_halves_of<PIANOLA_WTYPE_##type, 1, false, PIANOLA_DIVISION_UNDIVIDED>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
         } \
         break;
         switch (WTYPE) {
@@ -269,12 +328,16 @@ kernel void gemm_halves(
     }
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: \
-        if (ACT == PIANOLA_ACT_F16 && SEGMENTS != 0) { \
-            gemm_halves_of<PIANOLA_WTYPE_##type, 1, true>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
+        if (ACT == PIANOLA_ACT_F16 && DIVISION == PIANOLA_DIVISION_APART) { \
+            gemm_halves_of<PIANOLA_WTYPE_##type, 1, true, PIANOLA_DIVISION_APART>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
+        } else if (ACT == PIANOLA_ACT_F16 && DIVISION == PIANOLA_DIVISION_CLUSTERS) { \
+            gemm_halves_of<PIANOLA_WTYPE_##type, 1, true, PIANOLA_DIVISION_CLUSTERS>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
+        } else if (ACT == PIANOLA_ACT_F16 && SEGMENTS != 0) { \
+            gemm_halves_of<PIANOLA_WTYPE_##type, 1, true, PIANOLA_DIVISION_UNDIVIDED>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
         } else if (ACT == PIANOLA_ACT_F16) { \
-            gemm_halves_of<PIANOLA_WTYPE_##type, 1, false>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
+            gemm_halves_of<PIANOLA_WTYPE_##type, 1, false, PIANOLA_DIVISION_UNDIVIDED>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
         } else { \
-            gemm_halves_of<PIANOLA_WTYPE_##type, 2, false>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
+            gemm_halves_of<PIANOLA_WTYPE_##type, 2, false, PIANOLA_DIVISION_UNDIVIDED>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
         } \
         break;
     switch (WTYPE) {

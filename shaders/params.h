@@ -103,6 +103,7 @@
 #define PIANOLA_FC_SINGLE 28
 #define PIANOLA_FC_SHAPE 29
 #define PIANOLA_FC_HALVES 30
+#define PIANOLA_FC_DIVISION 31
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
 #define PIANOLA_ACT_F16 2
@@ -165,6 +166,9 @@
 #define PIANOLA_SHAPE_USUAL 0
 #define PIANOLA_SHAPE_WIDE 1
 #define PIANOLA_SHAPE_WHOLE 2
+#define PIANOLA_DIVISION_UNDIVIDED 0
+#define PIANOLA_DIVISION_CLUSTERS 1
+#define PIANOLA_DIVISION_APART 2
 #define PIANOLA_WTYPE_F32 1
 #define PIANOLA_WTYPE_F16 2
 #define PIANOLA_WTYPE_BF16 3
@@ -470,7 +474,7 @@ typedef struct pianola_halves_params {
 } pianola_halves_params;
 PIANOLA_ASSERT_SIZE(pianola_halves_params, 12);
 
-// gemm with an input that the kernel halves has written and with weights that it converts to float16. With 384 threads, the weights are float16, bfloat16 or tiled16; with fewer, they are rows of any type but float32. The bits of a row then depend neither on the other rows nor on the shape of a threadgroup's work. With segments, they are those of gemm_few, and the threadgroups of a cluster can each add some of the segments.
+// gemm with an input that the kernel halves has written and with weights that it converts to float16. With 384 threads, the weights are float16, bfloat16 or tiled16; with fewer, they are rows of any type but float32. The bits of a row then depend neither on the other rows nor on the shape of a threadgroup's work. With segments, they are those of gemm_few, and several threadgroups can each multiply some of the segments: those of a cluster add their sums, and with splits y has the sums of each segment, which the command that reads them adds in order.
 typedef struct pianola_gemm_halves_params {
     uint32_t in; // columns of W, a multiple of 8
     uint32_t out; // rows of W
@@ -480,8 +484,9 @@ typedef struct pianola_gemm_halves_params {
     uint32_t spread; // a threadgroup computes only 64 rows of W where no more threadgroups than these are needed
     uint32_t ahead; // columns of W, a multiple of 256, that a threadgroup requests before the input is ready, and ahead later; 0: none
     uint32_t cluster; // 2 or 4 if that many threadgroups, a cluster, divide the segments of the columns, else 0; 2 only if row_group is 64, and with quantised weights only 4 and row_group 128
+    uint32_t splits; // 2, 4 or 8 if that many threadgroups divide the segments of the columns and write the sums of each, else 0
 } pianola_gemm_halves_params;
-PIANOLA_ASSERT_SIZE(pianola_gemm_halves_params, 32);
+PIANOLA_ASSERT_SIZE(pianola_gemm_halves_params, 36);
 
 // keys[i] = sampler.OrderKey of logit i after the sampler's bias and penalties. The penalties apply to the last tokens of the ring up to index token, including the prompt's. largest[p] = the largest key of part p. The logits do not change.
 typedef struct pianola_sample_adjust_params {
@@ -643,15 +648,16 @@ typedef struct pianola_attn_tile_params {
 } pianola_attn_tile_params;
 PIANOLA_ASSERT_SIZE(pianola_attn_tile_params, 56);
 
-// add_rmsnorm, and halves with act == f16 and without an activation of what it writes: x[r] += delta_scale * delta[r]; out[r] becomes rmsnorm(x[r]) * w in float16.
+// add_rmsnorm, and halves with act == f16 and without an activation of what it writes: x[r] += delta_scale * delta[r]; out[r] becomes rmsnorm(x[r]) * w in float16. With segments, delta[r] is the sum of 8 rows, added in order, which gemm_halves has written.
 typedef struct pianola_add_rmsnorm_halves_params {
     uint32_t n; // width
     float eps; // added to the mean square
     float scale; // factor of the normalised values; 0: 1
     float delta_scale; // factor of delta; 0: 1
     uint32_t few; // 1: write the rows in the order of gemm_few, else 0
+    uint32_t segments; // 8 if delta has the sums of as many segments of a row, else 0
 } pianola_add_rmsnorm_halves_params;
-PIANOLA_ASSERT_SIZE(pianola_add_rmsnorm_halves_params, 20);
+PIANOLA_ASSERT_SIZE(pianola_add_rmsnorm_halves_params, 24);
 
 // Sorts the products of a chunk by expert. Product i of row r has the number used*r + i and belongs to expert ids[r, i], clamped to the number of experts. list[e], for e from 0 to experts, is the number of products of the experts before e. From list[experts + 1] on, list contains the numbers of all products, those of the first expert first, in ascending order for each expert.
 typedef struct pianola_expert_rows_params {

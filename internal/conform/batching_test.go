@@ -100,7 +100,7 @@ func halvesRows(t *testing.T, e *emu.Program, m *matrix, layout dtype.Layout, ro
 			}
 		}
 		c := command{
-			kernel: kernels.GEMMHalves, threads: 384, specs: []uint32{uint32(m.t), 0, act, uint32(layout), one(act == decl.ActF16)},
+			kernel: kernels.GEMMHalves, threads: 384, specs: []uint32{uint32(m.t), 0, act, uint32(layout), one(act == decl.ActF16), decl.DivisionClusters * one(cluster > 0)},
 			params: kernels.GEMMHalvesParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out), Group: 128, RowGroup: uint32(rowGroup), Cluster: uint32(cluster)},
 			second: pianolaSecond{rows: uint32(n)}, absent: []string{"b"},
 			input: map[string][]byte{"x": halvesOf(x, m.in, act), "w": m.bytes(layout)},

@@ -27,8 +27,8 @@ type gpuProduct struct {
 	form    productForm
 }
 
-// productForm is the kernel of a gpuProduct: gemm_halves in the order of gemm_few, by itself or in clusters, or
-// one of the shapes of gemm_few.
+// productForm is the kernel of a gpuProduct: gemm_halves in the order of gemm_few, by itself, in clusters or
+// with the sums of segments apart, or one of the shapes of gemm_few.
 type productForm int
 
 const (
@@ -38,14 +38,44 @@ const (
 	gemmFewWhole
 	gemmHalves2
 	gemmHalves4
+	gemmHalvesApart2
+	gemmHalvesApart4
+	gemmHalvesApart8
 )
 
 func (f productForm) String() string {
-	return []string{"gemm_halves", "gemm_few", "gemm_few (wide)", "gemm_few (whole)", "gemm_halves in clusters of 2", "gemm_halves in clusters of 4"}[f]
+	return []string{"gemm_halves", "gemm_few", "gemm_few (wide)", "gemm_few (whole)", "gemm_halves in clusters of 2", "gemm_halves in clusters of 4",
+		"gemm_halves in 2 parts", "gemm_halves in 4 parts", "gemm_halves in 8 parts"}[f]
 }
 
 // cluster returns the number of threadgroups of a cluster, or 0.
-func (f productForm) cluster() uint32 { return [...]uint32{gemmHalves2: 2, gemmHalves4: 4}[f] }
+func (f productForm) cluster() uint32 {
+	return [gemmHalvesApart8 + 1]uint32{gemmHalves2: 2, gemmHalves4: 4}[f]
+}
+
+// splits returns the number of threadgroups that write the sums of segments, or 0.
+func (f productForm) splits() uint32 {
+	return [...]uint32{gemmHalvesApart2: 2, gemmHalvesApart4: 4, gemmHalvesApart8: 8}[f]
+}
+
+// division returns the value of the constant.
+func (f productForm) division() uint32 {
+	switch {
+	case f.splits() > 0:
+		return decl.DivisionApart
+	case f.cluster() > 0:
+		return decl.DivisionClusters
+	}
+	return decl.Undivided
+}
+
+// width returns the number of float32 of a row of y for out rows of W.
+func (f productForm) width(out int) int {
+	if f.splits() == 0 {
+		return out
+	}
+	return decl.Segments * out
+}
 
 // few reports whether the kernel is gemm_few.
 func (f productForm) few() bool { return f >= gemmFew && f <= gemmFewWhole }
@@ -108,8 +138,8 @@ func newGPUProduct(t *testing.T, m *matrix, rows, rowGroup int, form productForm
 		layout = dtype.Tiled16
 	}
 	c := command{
-		kernel: declared.GEMMHalves, threads: 384, specs: []uint32{uint32(m.t), 0, decl.ActF16, uint32(layout), 1}, absent: []string{"b"},
-		params: declared.GEMMHalvesParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(m.out), Group: 128, RowGroup: uint32(rowGroup), Cluster: form.cluster()},
+		kernel: declared.GEMMHalves, threads: 384, specs: []uint32{uint32(m.t), 0, decl.ActF16, uint32(layout), 1, form.division()}, absent: []string{"b"},
+		params: declared.GEMMHalvesParams{In: uint32(m.in), Out: uint32(m.out), YStride: uint32(form.width(m.out)), Group: 128, RowGroup: uint32(rowGroup), Cluster: form.cluster(), Splits: form.splits()},
 		second: pianolaSecond{rows: uint32(rows)},
 	}
 	if form.few() {
@@ -136,7 +166,7 @@ func (g *gpuProduct) product(t *testing.T, halves []byte) []byte {
 	if g.form.few() {
 		halves = fewOf(halves, g.in)
 	}
-	y := make([]byte, 4*g.rows*g.out)
+	y := make([]byte, 4*g.rows*g.form.width(g.out))
 	err := g.d.Write(g.id, g.x, 0, halves)
 	if err == nil {
 		err = once(g.d, g.id)
@@ -144,7 +174,23 @@ func (g *gpuProduct) product(t *testing.T, halves []byte) []byte {
 	if err = errors.Join(err, g.d.Read(g.id, g.y, 0, y)); err != nil {
 		t.Fatal(err)
 	}
+	if g.form.splits() > 0 {
+		return segmentSums(y, g.out)
+	}
 	return y
+}
+
+// segmentSums adds the sums of segments of rows of out elements as add_rmsnorm_halves does.
+func segmentSums(y []byte, out int) []byte {
+	sums := make([]byte, len(y)/decl.Segments)
+	for i := range len(sums) / 4 {
+		var sum float32
+		for s := range decl.Segments {
+			sum += math.Float32frombits(binary.LittleEndian.Uint32(y[4*((i/out*decl.Segments+s)*out+i%out):]))
+		}
+		binary.LittleEndian.PutUint32(sums[4*i:], math.Float32bits(sum))
+	}
+	return sums
 }
 
 // differences returns the number of float32 that differ in a and b, and describes the first one. Only the
@@ -283,8 +329,11 @@ func checkGPUOrder(t *testing.T, m *matrix, seed uint64) {
 	compare := func(rows int, form productForm) {
 		t.Helper()
 		rowGroup := 128
-		if form == gemmHalves2 {
+		switch {
+		case form == gemmHalves2:
 			rowGroup = 64
+		case form == gemmHalvesApart4:
+			rowGroup = 256
 		}
 		got := run(rows, rowGroup, form, rows == 32)
 		if n, first := differences(got.y, want.y); n > 0 {
@@ -303,6 +352,9 @@ func checkGPUOrder(t *testing.T, m *matrix, seed uint64) {
 		if compare(rows, gemmHalves4); !m.t.Quantized() {
 			compare(rows, gemmHalves2)
 		}
+		compare(rows, gemmHalvesApart2)
+		compare(rows, gemmHalvesApart4)
+		compare(rows, gemmHalvesApart8)
 	}
 	for _, rows := range []int{64, 41, 32, 17, 9, 8, 1} {
 		if compare(rows, gemmFew); m.t.Quantized() {

@@ -22,6 +22,7 @@ var (
 	gateValues   = []string{"alone", "before", "after"}
 	singleValues = []string{"off", "on", "paired"}
 	shapeValues  = []string{"usual", "wide", "whole"}
+	divideValues = []string{"undivided", "clusters", "apart"}
 
 	activationValues = activation.Names()
 )
@@ -106,6 +107,13 @@ const (
 	ShapeWhole
 )
 
+// Values of the constant division.
+const (
+	Undivided = iota
+	DivisionClusters
+	DivisionApart
+)
+
 // Values of the constant gate.
 const (
 	GateAlone  = 0 // there is no norm
@@ -179,6 +187,7 @@ var (
 
 	constSequences  = Constant{Name: "sequences", Values: fromValues, Doc: "which sequences the rows belong to"}
 	constSegments   = Constant{Name: "segments", Flag: true, Doc: "1 if the sums of segments of the columns are added in order, as by gemm_few"}
+	constDivision   = Constant{Name: "division", Values: divideValues, Doc: "how threadgroups divide the segments of the columns: not at all; those of a cluster, which add their sums; or apart, each writing the sums of its segments"}
 	constShape      = Constant{Name: "shape", Values: shapeValues, Doc: "usual if a threadgroup computes up to 32 rows of W and of x; wide if up to 64; whole if it keeps all rows of x, up to 8, in threadgroup memory"}
 	constHalves     = Constant{Name: "halves", Flag: true, Doc: "1 if the result becomes float16"}
 	constActivation = Constant{Name: "activation", Values: activationValues, Doc: "the activation function"}
@@ -195,7 +204,7 @@ var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
 	constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
 	constKV, constSinks, constActivation, constNorm, constLearned, constOver, constSequences, constSegments,
-	constConv, constDecay, constGate, constSingle, constShape, constHalves,
+	constConv, constDecay, constGate, constSingle, constShape, constHalves, constDivision,
 }
 
 // Parameters of kernels that use the state of sequences.

@@ -193,6 +193,7 @@ type Kernel struct {
 	Chunk     bool       // computes a chunk by matrix instructions; the resident kernel of a GPU cannot contain it
 	Order     []string   // numbers that, besides the constants, determine the order in which a row's sums are added, each an Expr, which may name threads
 	Batching  string     // condition under which the bits of a row do not depend on the number of rows, an Expr; "" means always
+	Same      []string   // constants that do not change the bits
 	As        *As        // another form of the command, with the same bits; nil: none
 	Settled   []string   // bindings that a command whose parameter settled is 1 reads before the commands of the phase before have ended; see fieldSettled
 	SettledIf string     // condition under which settled may be 1, an Expr of the constants; "" means if Settled has bindings
@@ -458,6 +459,11 @@ type As struct {
 // Form returns the kernel and the constants of the form that stands for all forms of a command with the same
 // bits.
 func (k *Kernel) Form(id ID, values [MaxSpecs]uint32) (ID, [MaxSpecs]uint32) {
+	for _, name := range k.Same {
+		if at, ok := k.Spec(name); ok {
+			values[at] = 0
+		}
+	}
 	if k.As == nil {
 		return id, values
 	}

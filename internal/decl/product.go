@@ -160,6 +160,10 @@ const (
 	halvesDoc = "high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0"
 )
 
+// Segments is the number of segments into which gemm_few and, in tables for batching, gemm_halves divide the columns
+// of a matrix.
+const Segments = 8
+
 // FewRows returns the number of places that rows rows, at most 64, take in the order of gemm_few.
 func FewRows(rows int) int {
 	places := 1
@@ -195,16 +199,20 @@ var halves = Kernel{
 // addRMSNormHalves declares the norm of the residual stream as input of gemm_halves.
 var addRMSNormHalves = Kernel{
 	Name:    "add_rmsnorm_halves",
-	Doc:     "add_rmsnorm, and halves with act == f16 and without an activation of what it writes: x[r] += delta_scale * delta[r]; out[r] becomes rmsnorm(x[r]) * w in float16.",
+	Doc:     "add_rmsnorm, and halves with act == f16 and without an activation of what it writes: x[r] += delta_scale * delta[r]; out[r] becomes rmsnorm(x[r]) * w in float16. With segments, delta[r] is the sum of 8 rows, added in order, which gemm_halves has written.",
 	Grid:    [3]string{"rows", "1", "1"},
-	Require: []string{"n >= 1", "n % 8 == 0", "few == 0 || few == 1 && rows <= 64"},
+	Require: []string{"n >= 1", "n % 8 == 0", "few == 0 || few == 1 && rows <= 64", "segments == 0 || segments == 8"},
 	Bindings: []Binding{
-		addRMSNorm.Bindings[0], addRMSNorm.Bindings[1], addRMSNorm.Bindings[2],
+		addRMSNorm.Bindings[0],
+		{Name: "delta", Role: Read, Shape: "[rows, n]", Elem: F32, Extent: "4*rows*n*(segments == 0 ? 1 : segments)", Doc: "with segments, [rows, 8, n]"},
+		addRMSNorm.Bindings[2],
 		{Name: "out", Role: Write, Shape: "[rows]", Elem: Record, Extent: "(few == 1 ? " + fewRows + " : rows)*(128*ceildiv(n,64) + 128)", Doc: "as halves writes n columns"},
 	},
-	Params:   append(addRMSNorm.Params[:4:4], Field{"few", U32, "1: write the rows in the order of gemm_few, else 0"}),
+	Params: append(addRMSNorm.Params[:4:4],
+		Field{"few", U32, "1: write the rows in the order of gemm_few, else 0"},
+		Field{"segments", U32, "8 if delta has the sums of as many segments of a row, else 0"}),
 	Second:   []Second{secondRows},
-	Optional: []string{"scale", "delta_scale"},
+	Optional: []string{"scale", "delta_scale", "segments"},
 	Worker:   "4*n", // the norm of a row
 	TGMem:    squaresTGMem + " + " + reduceTGMem,
 }
@@ -214,24 +222,25 @@ var addRMSNormHalves = Kernel{
 // of W.
 var gemmHalves = Kernel{
 	Name: "gemm_halves",
-	Doc:  "gemm with an input that the kernel halves has written and with weights that it converts to float16. With 384 threads, the weights are float16, bfloat16 or tiled16; with fewer, they are rows of any type but float32. The bits of a row then depend neither on the other rows nor on the shape of a threadgroup's work. With segments, they are those of gemm_few, and the threadgroups of a cluster can each add some of the segments.",
-	Grid: [3]string{"ceildiv(out,group)*(cluster == 0 ? 1 : cluster)", "ceildiv(rows,row_group)", "1"},
+	Doc:  "gemm with an input that the kernel halves has written and with weights that it converts to float16. With 384 threads, the weights are float16, bfloat16 or tiled16; with fewer, they are rows of any type but float32. The bits of a row then depend neither on the other rows nor on the shape of a threadgroup's work. With segments, they are those of gemm_few, and several threadgroups can each multiply some of the segments: those of a cluster add their sums, and with splits y has the sums of each segment, which the command that reads them adds in order.",
+	Grid: [3]string{"ceildiv(out,group)*(cluster == 0 ? 1 : cluster)", "ceildiv(rows,row_group)", "splits == 0 ? 1 : splits"},
 	Require: []string{
-		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "group >= 1", "group <= 128", "act == f16 || act == f16x2",
+		"in >= 1", "in % 8 == 0", "out >= 1", "(splits == 0 ? out : 8*out) <= y_stride", "group >= 1", "group <= 128", "act == f16 || act == f16x2",
 		"threads == 384 || threads == 2*group && group % 32 == 0",
 		"threads != 384 || row_group == 64 || row_group == 128 || row_group == 256 && act == f16",
 		"threads == 384 || row_group == 8 || row_group == 16 || row_group == 32 || row_group == 64", "threads == 384 || row_group <= group",
 		"spread <= ceildiv(out,group)*ceildiv(rows,row_group)", "threads == 384 || spread == 0",
 		"weights == tiled16 || wtype == F16 || wtype == BF16 || threads != 384 && wtype != F32",
 		"weights == rows || act == f16 && group % 16 == 0 && threads == 384",
-		"!segments || threads == 384 && act == f16 && group == 128 && row_group <= 128 && spread == 0",
-		"ahead % 256 == 0", "cluster == 0 || segments && ahead == 0 && (cluster == 2 && row_group == 64 || cluster == 4)", "cluster == 0 || row_group == 128 || weights == rows",
+		"!segments || threads == 384 && act == f16 && group == 128 && (row_group <= 128 || division == apart) && spread == 0",
+		"division == undivided || segments", "division == apart ? !bias && row_group >= 128 && out % 8 == 0 && (splits == 2 || splits == 4 || splits == 8) : splits == 0",
+		"ahead % 256 == 0", "division == clusters ? ahead == 0 && (cluster == 2 && row_group == 64 || cluster == 4) : cluster == 0", "cluster == 0 || row_group == 128 || weights == rows",
 	},
 	Bindings: []Binding{
 		{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: "rows*" + halvesRow, Doc: halvesDoc},
 		{Name: "w", Role: Read, Shape: "[out, in]", Elem: WeightType, Extent: "mat(weights,wtype,out,in)", Doc: "in the layout weights"},
 		{Name: "b", Role: Read, Shape: "[out]", Elem: F32, Extent: "4*out", If: "bias"},
-		{Name: "y", Role: Write, Shape: "[rows, out]", Elem: F32, Extent: "4*((rows-1)*y_stride + out)", Doc: "rows y_stride apart"},
+		{Name: "y", Role: Write, Shape: "[rows, out]", Elem: F32, Extent: "4*((rows-1)*y_stride + (splits == 0 ? out : 8*out))", Doc: "rows y_stride apart; with splits a row is [8, out], of each segment the sums"},
 	},
 	Matrices: []Matrix{
 		{Binding: "x", Rows: "rows", Columns: "(act == f16 ? 64 : 128)*ceildiv(in,64)", Stride: halvesRow},
@@ -246,10 +255,12 @@ var gemmHalves = Kernel{
 		{"spread", U32, "a threadgroup computes only 64 rows of W where no more threadgroups than these are needed"},
 		fieldRequested,
 		{"cluster", U32, "2 or 4 if that many threadgroups, a cluster, divide the segments of the columns, else 0; 2 only if row_group is 64, and with quantised weights only 4 and row_group 128"},
+		{"splits", U32, "2, 4 or 8 if that many threadgroups divide the segments of the columns and write the sums of each, else 0"},
 	},
 	Second:   []Second{secondRows},
-	Specs:    slices.Concat(halvesSpecs, []Constant{constSegments}),
-	Optional: []string{"segments", "ahead", "cluster"},
+	Specs:    slices.Concat(halvesSpecs, []Constant{constSegments, constDivision}),
+	Optional: []string{"segments", "division", "ahead", "cluster", "splits"},
+	Same:     []string{"division"},
 	Cluster:  "cluster",
 	Worker:   "(rows+2)*(4*in + 64)", // the input as float32, and a row of W as blocks and as float32
 	TGMem:    "199680",

@@ -971,7 +971,7 @@ const (
 	GEMMHalvesBindX = 0 // r, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
 	GEMMHalvesBindW = 1 // r, [out, in] wtype, in the layout weights
 	GEMMHalvesBindB = 2 // r, [out] float32
-	GEMMHalvesBindY = 3 // w, [rows, out] float32, rows y_stride apart
+	GEMMHalvesBindY = 3 // w, [rows, out] float32, rows y_stride apart; with splits a row is [8, out], of each segment the sums
 )
 
 // Specialisation constants of gemm_halves.
@@ -981,6 +981,7 @@ const (
 	GEMMHalvesSpecAct      = 2 // activation type of the product
 	GEMMHalvesSpecWeights  = 3 // layout of the weights, a dtype.Layout
 	GEMMHalvesSpecSegments = 4 // 1 if the sums of segments of the columns are added in order, as by gemm_few
+	GEMMHalvesSpecDivision = 5 // how threadgroups divide the segments of the columns: not at all; those of a cluster, which add their sums; or apart, each writing the sums of its segments
 )
 
 // GEMMHalvesParams are the parameters of gemm_halves.
@@ -993,6 +994,7 @@ type GEMMHalvesParams struct {
 	Spread   uint32 // a threadgroup computes only 64 rows of W where no more threadgroups than these are needed
 	Ahead    uint32 // columns of W, a multiple of 256, that a threadgroup requests before the input is ready, and ahead later; 0: none
 	Cluster  uint32 // 2 or 4 if that many threadgroups, a cluster, divide the segments of the columns, else 0; 2 only if row_group is 64, and with quantised weights only 4 and row_group 128
+	Splits   uint32 // 2, 4 or 8 if that many threadgroups divide the segments of the columns and write the sums of each, else 0
 }
 
 // GEMMHalvesParamsOf decodes the parameters of c, a command of kernel gemm_halves.
@@ -1006,6 +1008,7 @@ func GEMMHalvesParamsOf(c *table.Cmd) GEMMHalvesParams {
 		Spread:   u32(c, 20),
 		Ahead:    u32(c, 24),
 		Cluster:  u32(c, 28),
+		Splits:   u32(c, 32),
 	}
 }
 
@@ -1019,7 +1022,8 @@ func (p GEMMHalvesParams) Put(c *table.Cmd) {
 	putU32(c, 20, p.Spread)
 	putU32(c, 24, p.Ahead)
 	putU32(c, 28, p.Cluster)
-	c.ParamSize = 32
+	putU32(c, 32, p.Splits)
+	c.ParamSize = 36
 }
 
 // Bindings of sample_adjust.
@@ -1712,7 +1716,7 @@ func (p AttnTileParams) Put(c *table.Cmd) {
 // Bindings of add_rmsnorm_halves.
 const (
 	AddRMSNormHalvesBindX     = 0 // rw, [rows, n] float32, the residual stream
-	AddRMSNormHalvesBindDelta = 1 // r, [rows, n] float32
+	AddRMSNormHalvesBindDelta = 1 // r, [rows, n] float32, with segments, [rows, 8, n]
 	AddRMSNormHalvesBindW     = 2 // r, [n] float32
 	AddRMSNormHalvesBindOut   = 3 // w, [rows], as halves writes n columns
 )
@@ -1724,6 +1728,7 @@ type AddRMSNormHalvesParams struct {
 	Scale      float32 // factor of the normalised values; 0: 1
 	DeltaScale float32 // factor of delta; 0: 1
 	Few        uint32  // 1: write the rows in the order of gemm_few, else 0
+	Segments   uint32  // 8 if delta has the sums of as many segments of a row, else 0
 }
 
 // AddRMSNormHalvesParamsOf decodes the parameters of c, a command of kernel add_rmsnorm_halves.
@@ -1734,6 +1739,7 @@ func AddRMSNormHalvesParamsOf(c *table.Cmd) AddRMSNormHalvesParams {
 		Scale:      f32(c, 8),
 		DeltaScale: f32(c, 12),
 		Few:        u32(c, 16),
+		Segments:   u32(c, 20),
 	}
 }
 
@@ -1744,7 +1750,8 @@ func (p AddRMSNormHalvesParams) Put(c *table.Cmd) {
 	putF32(c, 8, p.Scale)
 	putF32(c, 12, p.DeltaScale)
 	putU32(c, 16, p.Few)
-	c.ParamSize = 20
+	putU32(c, 20, p.Segments)
+	c.ParamSize = 24
 }
 
 // Bindings of expert_rows.

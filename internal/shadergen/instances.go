@@ -118,10 +118,11 @@ var tiled = append(fix("wtype", quantised...), mlx...).and("act", decl.ActQ8).an
 // of the files.
 var rows = slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows))
 
-// segments, factors, single, shape and halves are names of constants. Entries for which they are 0 do not have them in
+// segments, division, factors, single, shape and halves are names of constants. Entries for which they are 0 do not have them in
 // their names.
 const (
 	segments = "segments"
+	division = "division"
 	factors  = "factors"
 	halves   = "halves"
 	single   = "single"
@@ -198,8 +199,9 @@ var instances = []compiled{
 	{kernel: "gemv", fixed: append(append(slices.Clone(rows), tiled...).below("input", decl.InputScaled).below("output", decl.OutputGated).and(single, decl.SingleOff), singles...)},
 	{kernel: "gemm", fixed: append(rows, tiled...)},
 	{kernel: "expert_gemv", fixed: append(slices.Clone(rows), tiled...)},
-	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16, decl.ActF16x2).and("weights", uint32(dtype.Rows)).and(segments, 0),
-		fewQuantised.and(segments, 0), append(slices.Clone(fewFloats), fewQuantised...).and(segments, 1))},
+	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16, decl.ActF16x2).and("weights", uint32(dtype.Rows)).and(segments, 0).and(division, decl.Undivided),
+		fewQuantised.and(segments, 0).and(division, decl.Undivided),
+		append(slices.Clone(fewFloats), fewQuantised...).and(segments, 1).and(division, decl.Undivided, decl.DivisionClusters, decl.DivisionApart))},
 	{kernel: "expert_gemm", fixed: slices.Concat(fewFloats, fewQuantised, fix("wtype", uint32(dtype.MXFP4)).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16)))},
 	{kernel: "gemm_few", fixed: append(append(slices.Clone(fewFloats), fewQuantised...).and(shape, decl.ShapeUsual).and("input", decl.InputPlain, decl.InputScaled).
 		and("output", decl.OutputStore, decl.OutputGated, decl.OutputAddScaled), append(fewQuantised.and(shape, decl.ShapeWide).and("input", decl.InputPlain).and("output", decl.OutputStore), wholes...)...)},
@@ -233,7 +235,7 @@ var instances = []compiled{
 var appleInstances = []compiled{
 	{kernel: "expert_gemm", generic: true},
 	{kernel: "gemv", fixed: append(slices.Clone(rows), tiled...)},
-	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", append(floats[1:], quantised...)...), mlx, families(dtype.FP8)).and("weights", uint32(dtype.Rows)).and("act", decl.ActF16, decl.ActF16x2).and(segments, 0)},
+	{kernel: "gemm_halves", fixed: slices.Concat(fix("wtype", append(floats[1:], quantised...)...), mlx, families(dtype.FP8)).and("weights", uint32(dtype.Rows)).and("act", decl.ActF16, decl.ActF16x2).and(segments, 0).and(division, decl.Undivided)},
 	{kernel: "attn_tile", fixed: slices.Concat(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16), fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)).and("act", decl.ActF32).pooled(fix("kv", decl.KVF16, decl.KVQ8).and("act", decl.ActF32))},
 }
 
@@ -292,7 +294,7 @@ func entriesOf(instances []compiled, name string) ([]shaders.Entry, error) {
 			if !slices.ContainsFunc(constants, func(c decl.Constant) bool { return c.Name == f.Name }) {
 				return nil, fmt.Errorf("instances of kernel %s: it has no constant %s", name, f.Name)
 			}
-			if f.Value == 0 && (f.Mask != 0 || f.Name == sequences || f.Name == segments || f.Name == factors || f.Name == single || f.Name == shape || f.Name == halves) {
+			if f.Value == 0 && (f.Mask != 0 || f.Name == sequences || f.Name == segments || f.Name == division || f.Name == factors || f.Name == single || f.Name == shape || f.Name == halves) {
 				continue
 			}
 			parts = append(parts, fmt.Sprintf("%s%d", f.Name, f.Value))

@@ -158,8 +158,9 @@ func (k *halves) run(w *worker, lo, hi int) {
 // addRMSNormHalves implements add_rmsnorm_halves: add_rmsnorm whose result becomes float16.
 type addRMSNormHalves struct {
 	addRMSNorm
-	layout halvesLayout
-	halves []byte // rows of float16
+	layout   halvesLayout
+	halves   []byte // rows of float16
+	segments int    // rows whose sum is a row of delta, or 0
 }
 
 func newAddRMSNormHalves(b *binder) (kernel, error) {
@@ -169,16 +170,28 @@ func newAddRMSNormHalves(b *binder) (kernel, error) {
 			ops: b.ops, n: int(p.N), eps: p.Eps, scale: orOne(p.Scale), deltaScale: orOne(p.DeltaScale),
 			x: b.f32(kernels.AddRMSNormHalvesBindX), delta: b.f32(kernels.AddRMSNormHalvesBindDelta), w: b.f32(kernels.AddRMSNormHalvesBindW),
 		},
-		layout: halvesLayout{int(p.N), 1, p.Few != 0}, halves: b.words(kernels.AddRMSNormHalvesBindOut),
+		layout: halvesLayout{int(p.N), 1, p.Few != 0}, halves: b.words(kernels.AddRMSNormHalvesBindOut), segments: int(p.Segments),
 	}, b.err
 }
 
 func (k *addRMSNormHalves) run(w *worker, lo, hi int) {
 	for r := lo; r < hi; r++ {
 		row := float32s(w.scratch[:4*k.n])
-		k.row(row, r)
+		k.row(row, r, k.deltaOf(row, r))
 		k.layout.row(k.halves, w.rows, r).put(row)
 	}
+}
+
+// deltaOf returns row r of delta, which may be the sum of segments in sum.
+func (k *addRMSNormHalves) deltaOf(sum []float32, r int) []float32 {
+	if k.segments == 0 {
+		return k.delta[r*k.n:][:k.n]
+	}
+	clear(sum)
+	for i := range k.segments {
+		k.ops.addTo(sum, k.delta[(r*k.segments+i)*k.n:][:k.n])
+	}
+	return sum
 }
 
 // gemmHalves multiplies rows of float16 activations, which it converts back to float32.
@@ -188,6 +201,7 @@ type gemmHalves struct {
 	halves []byte     // rows of float16
 	blocks dtype.Type // type of quantised weights, which become float16; dtype.Invalid for others
 	tiled  bool       // the quantised weights are in tiles
+	rest   int        // segments of y besides the first, which has the whole sums here; the others are 0
 }
 
 func newGEMMHalves(b *binder) (kernel, error) {
@@ -210,6 +224,9 @@ func newHalvesProduct(b *binder, p kernels.GEMMHalvesParams, few bool) (*gemmHal
 	}
 	if t.Quantized() {
 		k.blocks, k.tiled = t, tiled
+	}
+	if p.Splits > 0 {
+		k.rest = decl.Segments - 1
 	}
 	b.need(p.Group > 0, "the group is 0")
 	if b.spec(kernels.GEMMHalvesSpecBias) != 0 {
@@ -248,6 +265,12 @@ func (k *gemmHalves) run(w *worker, lo, hi int) {
 }
 
 func (k *gemmHalves) more(w *worker, lo, hi int) {
+	if k.rest > 0 {
+		per := k.units(w) / ((k.out + k.group - 1) / k.group) // units of a group
+		for o := lo / per * k.group; o < min((hi+per-1)/per*k.group, k.out); o++ {
+			k.clearRest(w, o)
+		}
+	}
 	if k.blocks != dtype.Invalid {
 		k.expand(w, lo, hi)
 		return
@@ -271,6 +294,15 @@ func (k *gemmHalves) expand(w *worker, lo, hi int) {
 				sum += k.b[o]
 			}
 			k.y[r*k.yStride+o] = sum
+		}
+	}
+}
+
+// clearRest sets the sums of row o of W in all segments but the first to 0.
+func (k *gemmHalves) clearRest(w *worker, o int) {
+	for r := range w.rows {
+		for i := 1; i <= k.rest; i++ {
+			k.y[r*k.yStride+i*k.out+o] = 0
 		}
 	}
 }

@@ -119,14 +119,14 @@ func (k *addRMSNorm) units(w *worker) int { return w.rows }
 
 func (k *addRMSNorm) run(_ *worker, lo, hi int) {
 	for r := lo; r < hi; r++ {
-		k.row(k.out[r*k.n:][:k.n], r)
+		k.row(k.out[r*k.n:][:k.n], r, k.delta[r*k.n:][:k.n])
 	}
 }
 
-// row adds to row r of the residual stream and sets out to the norm of the sum.
-func (k *addRMSNorm) row(out []float32, r int) {
+// row adds delta to row r of the residual stream and sets out, which may be delta, to the norm of the sum.
+func (k *addRMSNorm) row(out []float32, r int, delta []float32) {
 	x := k.x[r*k.n:][:k.n]
-	k.ops.addScaled(x, k.delta[r*k.n:][:k.n], k.deltaScale)
+	k.ops.addScaled(x, delta, k.deltaScale)
 	k.ops.rmsNormScaled(out, x, k.w, k.eps, k.scale)
 }
 

@@ -57,7 +57,7 @@ func symbol(k *decl.Kernel, values []uint32) string {
 	}
 	var parts []string
 	for i, c := range k.Specs {
-		if values[i] != 0 || !slices.Contains([]string{"sequences", "segments", "single", "halves"}, c.Name) { // those are 0 in ordinary tables
+		if values[i] != 0 || !slices.Contains([]string{"sequences", "segments", "division", "single", "halves"}, c.Name) { // those are 0 in ordinary tables
 			parts = append(parts, fmt.Sprint(c.Name, values[i]))
 		}
 	}

@@ -529,7 +529,12 @@ static void halves(const launch *l) {
 static void add_rmsnorm_halves(const launch *l) {
     PARAMS(add_rmsnorm_halves);
     float *v = malloc(p->n * sizeof *v);
-    for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] += factor(p->delta_scale) * F(1)[i];
+    uint32_t parts = p->segments ? p->segments : 1;
+    for (uint32_t i = 0; i < rows(l) * p->n; i++) {
+        float delta = 0;
+        for (uint32_t s = 0; s < parts; s++) delta += F(1)[(uint64_t)(i / p->n * parts + s) * p->n + i % p->n];
+        F(0)[i] += factor(p->delta_scale) * delta;
+    }
     for (uint32_t r = 0; r < rows(l); r++) {
         scaled(v, F(0) + r * p->n, F(2), p->n, p->eps, p->scale);
         put_halves(l->bind[3], v, p->n, 1, r);
@@ -587,7 +592,12 @@ static void halves_product(const launch *l, int few) {
     free(products);
     free(x);
 }
-static void gemm_halves(const launch *l) { halves_product(l, 0); }
+// gemm_halves writes the whole sums as those of the first segment, if y has those of segments.
+static void gemm_halves(const launch *l) {
+    PARAMS(gemm_halves);
+    halves_product(l, 0);
+    for (uint32_t r = 0; p->splits && r < rows(l); r++) memset(F(3) + (uint64_t)r * p->y_stride + p->out, 0, 7ull * p->out * sizeof(float));
+}
 static void gemm_few(const launch *l) { halves_product(l, 1); }
 
 static void argmax_part(const launch *l) {
