@@ -16,10 +16,13 @@ import (
 func hasAMX() bool { return amxWorks() }
 
 // amxWorks is hasAMX. The answer is the same for the life of the process.
-var amxWorks = sync.OnceValue(func() bool {
+var amxWorks = sync.OnceValue(func() bool { return offersAMX() && sameProducts(loops512()) })
+
+// offersAMX reports whether the processor has the AMX instructions for int8 and the system lets the process use them.
+func offersAMX() bool {
 	x := &cpu.X86
-	return hasAVX512() && x.HasAMXTile && x.HasAMXInt8 && allowTiles() && sameProducts(loops512())
-})
+	return hasAVX512() && x.HasAMXTile && x.HasAMXInt8 && allowTiles()
+}
 
 // tiledAMX returns the tiled products for a processor that hasAMX.
 func tiledAMX() map[dtype.Type]tiledFunc {

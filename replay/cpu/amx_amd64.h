@@ -72,8 +72,11 @@
 	KEEPDS                   \
 	VMOVUPS Z27, RECORDT(DI)
 #define KEEPMIN(OP, C) \
-	VPXORD    Z1, Z1, Z1       \
-	OP        Z25, Z1, Z2      \
+	VPTERNLOGD $0xff, Z1, Z1, Z1 \
+	VPSRLD    $25, Z1, Z1      \
+	VPSLLD    $23, Z1, Z1      \
+	VPXORD    Z2, Z2, Z2       \
+	OP        Z1, Z25, Z2      \
 	VMOVUPS   Z2, RECORDM(DI)  \
 	VPSLLD    $16, C, Z2       \
 	VPSRAD    $16, Z2, Z2      \
@@ -149,8 +152,7 @@
 #define POSTDROW(at, i, Z) \
 	VCVTDQ2PS   (at+64*i)(R8), Z16         \
 	VMULPS.BCST (4*CHUNK*i)(DX), Z24, Z17  \
-	VMULPS      Z17, Z16, Z16              \
-	VADDPS      Z16, Z, Z
+	VFMADD231PS Z17, Z16, Z
 #define POSTDROW0(i, Z) POSTDROW(0, i, Z)
 #define POSTDROW1(i, Z) POSTDROW(2048, i, Z)
 #define POSTD(ROW) \
@@ -163,8 +165,7 @@
 	VCVTDQ2PS   (at+64*i)(R8), Z16         \
 	VMULPS.BCST (4*CHUNK*i)(DX), Z24, Z17  \
 	VMULPS      Z26, Z16, Z16              \
-	VMULPS      Z17, Z16, Z16              \
-	VADDPS      Z16, Z, Z
+	VFMADD231PS Z17, Z16, Z
 #define POSTDSROW0(i, Z) POSTDSROW(0, i, Z)
 #define POSTDSROW1(i, Z) POSTDSROW(2048, i, Z)
 #define POSTDS(ROW) \
@@ -179,8 +180,7 @@
 	VMULPS.BCST (4*CHUNK*i)(DX), Z24, Z17  \
 	VMULPS      Z26, Z16, Z16              \
 	VFMADD231PS Z27, Z18, Z16              \
-	VMULPS      Z17, Z16, Z16              \
-	VADDPS      Z16, Z, Z
+	VFMADD231PS Z17, Z16, Z
 #define POSTDSTROW0(i, Z) POSTDSTROW(0, i, Z)
 #define POSTDSTROW1(i, Z) POSTDSTROW(2048, i, Z)
 #define POSTDST(ROW) \
@@ -214,14 +214,12 @@
 #define LEASTROW1(i, Z) \
 	VMULPS.BCST (WORKS-WORKX+4*CHUNK*i)(DX), Z26, Z16 \
 	VMULPS.BCST (4*CHUNK*i)(DX), Z24, Z17             \
-	VMULPS      Z17, Z16, Z16                         \
-	VADDPS      Z16, Z, Z
+	VFMADD231PS Z17, Z16, Z
 #define LEASTROW2(i, Z) \
 	VMULPS.BCST      (WORKS-WORKX+4*CHUNK*i)(DX), Z26, Z16 \
 	VFMADD231PS.BCST (WORKT-WORKX+4*CHUNK*i)(DX), Z27, Z16 \
 	VMULPS.BCST      (4*CHUNK*i)(DX), Z24, Z17             \
-	VMULPS           Z17, Z16, Z16                         \
-	VADDPS           Z16, Z, Z
+	VFMADD231PS      Z17, Z16, Z
 #define LEAST(ROW) \
 	EACH16(SAVEROW)               \
 	EACH16(ZEROROW)               \

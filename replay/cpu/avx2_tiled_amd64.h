@@ -113,8 +113,7 @@
 #define ADD(WD, INT, at) \
 	VMULPS    WD, Y4, Y5       \
 	VCVTDQ2PS INT, INT         \
-	VMULPS    Y5, INT, INT     \
-	VADDPS    at(SP), INT, INT \
+	VFMADD213PS at(SP), Y5, INT \
 	VMOVUPS   INT, at(SP)
 
 #define ADDROW(D, INT0, INT1, at) \
@@ -137,8 +136,7 @@
 	VPMADDWD  Y8, MINS, Y4   \
 	VMULPS    Y9, D, Y5      \
 	VCVTDQ2PS Y4, Y4         \
-	VMULPS    Y5, Y4, Y4     \
-	VADDPS    at(SP), Y4, Y4 \
+	VFMADD213PS at(SP), Y5, Y4 \
 	VMOVUPS   Y4, at(SP)
 
 #define MINROW(D, SUM, at) \

@@ -100,8 +100,7 @@ GLOBL ·tiledHigh(SB), RODATA|NOPTR, $32
 	VCVTPH2PS at(SI), Y5   \
 	VMULPS    Y4, Y5, Y5   \
 	VCVTDQ2PS INT, INT     \
-	VMULPS    Y5, INT, INT \
-	VADDPS    INT, SUM, SUM
+	VFMADD231PS Y5, INT, SUM
 
 // func tiledQ8_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 TEXT ·tiledQ8_0AVX2(SB), NOSPLIT, $0-48
@@ -186,8 +185,7 @@ block:
 #define ADDMIN(at, SUM) \
 	VCVTPH2PS at(SI), Y5  \
 	VMULPS    Y4, Y5, Y5  \
-	VMULPS    Y10, Y5, Y5 \
-	VADDPS    Y5, SUM, SUM
+	VFMADD231PS Y10, Y5, SUM
 
 // func tiledQ4_1AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 TEXT ·tiledQ4_1AVX2(SB), NOSPLIT, $0-48
@@ -226,8 +224,7 @@ block:
 	VPMADDWD     Y6, INT, INT \
 	VMULPS       Y4, D, Y6    \
 	VCVTDQ2PS    INT, INT     \
-	VMULPS       Y6, INT, INT \
-	VADDPS       INT, SUM, SUM
+	VFMADD231PS  Y6, INT, SUM
 
 // SUBMIN subtracts the minimums at the given address, times the sums of x in Y5, the scale of x
 // in Y4 and the scales of the minimums in D, from SUM.
@@ -237,8 +234,7 @@ block:
 	VPMADDWD     Y5, Y6, Y6  \
 	VMULPS       Y4, D, Y7   \
 	VCVTDQ2PS    Y6, Y6      \
-	VMULPS       Y7, Y6, Y6  \
-	VSUBPS       Y6, SUM, SUM
+	VFNMADD231PS Y7, Y6, SUM
 
 // func tiledQ4_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 TEXT ·tiledQ4_KAVX2(SB), NOSPLIT, $0-48
@@ -330,8 +326,7 @@ tile:
 	VBROADCASTSS (BX), Y4               \
 	VMULPS       Y4, D, Y4              \
 	VCVTDQ2PS    Y2, Y2                 \
-	VMULPS       Y4, Y2, Y2             \
-	VADDPS       Y2, SUM, SUM
+	VFMADD231PS  Y4, Y2, SUM
 
 // func tiledQ6_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 TEXT ·tiledQ6_KAVX2(SB), NOSPLIT, $0-48

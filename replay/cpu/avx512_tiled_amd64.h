@@ -226,8 +226,7 @@ done: \
 #define ADD(dx, I, ACC) \
 	VMULPS.BCST dx, Z24, Z16 \
 	VCVTDQ2PS   I, I         \
-	VMULPS      Z16, I, I    \
-	VADDPS      I, ACC, ACC
+	VFMADD231PS Z16, I, ACC
 #define ADD1 \
 	ADD((DX), Z8, Z0)
 #define ADD2 \
@@ -252,8 +251,7 @@ done: \
 	VCVTDQ2PS   I, I         \
 	VMULPS      Z26, I, I    \
 	VMULPS.BCST dx, Z24, Z16 \
-	VMULPS      Z16, I, I    \
-	VADDPS      I, ACC, ACC
+	VFMADD231PS Z16, I, ACC
 #define ADDK1 \
 	ADDK((DX), Z8, Z0)
 #define ADDK2 \
@@ -278,8 +276,7 @@ done: \
 	VMULPS      Z26, I, I    \
 	VFMADD231PS Z27, J, I    \
 	VMULPS.BCST dx, Z24, Z16 \
-	VMULPS      Z16, I, I    \
-	VADDPS      I, ACC, ACC
+	VFMADD231PS Z16, I, ACC
 #define ADDKK1 \
 	ADDKK((DX), Z8, Z12, Z0)
 #define ADDKK2 \
@@ -292,15 +289,14 @@ done: \
 
 // MIN computes the contribution of the minimums. It multiplies the minimums,
 // words in C, by the sums of x at s, and the result by the scale of the minimums
-// in Z25 and the scale of x at dx. OP, an addition or a subtraction, applies it
-// to ACC.
+// in Z25 and the scale of x at dx. OP, VFMADD231PS or VFNMADD231PS, adds it to ACC or
+// subtracts it.
 #define MIN(OP, C, dx, s, ACC) \
 	VPXORD        Z17, Z17, Z17 \
 	VPDPWSSD.BCST s, C, Z17     \
 	VCVTDQ2PS     Z17, Z17      \
 	VMULPS.BCST   dx, Z25, Z16  \
-	VMULPS        Z16, Z17, Z17 \
-	OP            Z17, ACC, ACC
+	OP            Z16, Z17, ACC
 #define MIN1(OP, C) \
 	MIN(OP, C, (DX), (BX), Z4)
 #define MIN2(OP, C) \

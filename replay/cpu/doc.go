@@ -24,13 +24,17 @@
 //     scale and a min per 16 elements, which are 1 in types with blocks of 32. K types have m = -dmin
 //     and blocks of 256 elements, which count as eight blocks of 32 below. For MXFP4, q is twice the
 //     E2M1 value and d is half the block's scale.
-//   - Quantised dot product: part[l] is the exact integer sum of the four products of elements 4l to
+//   - Quantised dot product of weights in the layout of the file: part[l] is the exact integer sum of the four products of elements 4l to
 //     4l+3 of a block of 32, times the scale of these elements. Eight sums add (d*dx) * part[l] block
 //     by block. Types with a minimum (Q4_1, Q5_1, Q2_K, Q4_K, Q5_K) have eight more sums, the
 //     minimums' part: block b adds (m*dx) * s to sum b mod 8, where s is the exact integer sum of
 //     min times the block's quantised activations. Then each of these eight sums is added to the
 //     first sum with the same index, and the result is reduced as above, beginning with l and l+4.
 //     All integers are below 2^24, so their conversion is exact.
+//   - Quantised dot product of weights in tiles (dtype.Tiled16): there is one sum. Each block of 32
+//     adds (d*dx) * i by a fused operation, where i is the integer sum of the block's products times
+//     their scales, converted to float32. A second sum adds (m*dx) * s for types with a minimum, also by
+//     fused operations, and is added to the first at the end.
 //   - exp: n = round(x * log2 e), r = x - n*ln 2 in two steps, a polynomial of degree 7 in r (Cephes
 //     expf), times 2^n in two exact factors. The result is 0 below -87.33654, infinite above 88.72283,
 //     and accurate to 2 units in the last place in between. silu(x) = x / (1 + exp(-x)). The tanh

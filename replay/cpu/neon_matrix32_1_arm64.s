@@ -37,7 +37,7 @@ TEXT ·tiledQ8_0x8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x54001dcb // b.lt l2
+	WORD $0x54001ccb // b.lt l2
 	WORD $0x8b1902e9 // add x9, x23, x25
 
 l0:
@@ -195,90 +195,82 @@ l1:
 	WORD $0xfc6a7968 // ldr d8, [x11, x10, lsl #3]
 	WORD $0xbd4001aa // ldr s10, [x13]
 	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x3dc0018b // ldr q11, [x12]
 	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x9100054a // add x10, x10, #0x1
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x9100054a // add x10, x10, #0x1
 	WORD $0xf100115f // cmp x10, #0x4
 	WORD $0x4f8a910a // fmul v10.4s, v8.4s, v10.s[0]
-	WORD $0x6e29dd49 // fmul v9.4s, v10.4s, v9.4s
-	WORD $0x3dc0018a // ldr q10, [x12]
-	WORD $0x4e29d549 // fadd v9.4s, v10.4s, v9.4s
-	WORD $0x3d800189 // str q9, [x12]
+	WORD $0x4e2acd2b // fmla v11.4s, v9.4s, v10.4s
+	WORD $0x3d80018b // str q11, [x12]
 	WORD $0xbd4001a7 // ldr s7, [x13]
+	WORD $0x3dc001c9 // ldr q9, [x14]
 	WORD $0x8b0801cc // add x12, x14, x8
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f879107 // fmul v7.4s, v8.4s, v7.s[0]
-	WORD $0x6e26dce6 // fmul v6.4s, v7.4s, v6.4s
-	WORD $0x3dc001c7 // ldr q7, [x14]
-	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
-	WORD $0x4e851887 // uzp1 v7.4s, v4.4s, v5.4s
+	WORD $0x4e27ccc9 // fmla v9.4s, v6.4s, v7.4s
+	WORD $0x4e851886 // uzp1 v6.4s, v4.4s, v5.4s
 	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
-	WORD $0x3d8001c6 // str q6, [x14]
-	WORD $0xbd4001a6 // ldr s6, [x13]
+	WORD $0x3d8001c9 // str q9, [x14]
+	WORD $0xbd4001a7 // ldr s7, [x13]
+	WORD $0x3dc00189 // ldr q9, [x12]
 	WORD $0x8b08018e // add x14, x12, x8
 	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f869106 // fmul v6.4s, v8.4s, v6.s[0]
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4f879107 // fmul v7.4s, v8.4s, v7.s[0]
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
 	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x6e27dcc6 // fmul v6.4s, v6.4s, v7.4s
-	WORD $0x3dc00187 // ldr q7, [x12]
-	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
-	WORD $0x3d800186 // str q6, [x12]
+	WORD $0x4e27ccc9 // fmla v9.4s, v6.4s, v7.4s
+	WORD $0x3d800189 // str q9, [x12]
 	WORD $0xbd4001a5 // ldr s5, [x13]
+	WORD $0x3dc001c6 // ldr q6, [x14]
 	WORD $0x8b0801cc // add x12, x14, x8
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f859105 // fmul v5.4s, v8.4s, v5.s[0]
-	WORD $0x6e24dca4 // fmul v4.4s, v5.4s, v4.4s
-	WORD $0x3dc001c5 // ldr q5, [x14]
-	WORD $0x4e24d4a4 // fadd v4.4s, v5.4s, v4.4s
-	WORD $0x4e831845 // uzp1 v5.4s, v2.4s, v3.4s
+	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
+	WORD $0x4e831844 // uzp1 v4.4s, v2.4s, v3.4s
 	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
-	WORD $0x3d8001c4 // str q4, [x14]
-	WORD $0xbd4001a4 // ldr s4, [x13]
+	WORD $0x3d8001c6 // str q6, [x14]
+	WORD $0xbd4001a5 // ldr s5, [x13]
+	WORD $0x3dc00186 // ldr q6, [x12]
 	WORD $0x8b08018e // add x14, x12, x8
 	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f849104 // fmul v4.4s, v8.4s, v4.s[0]
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4f859105 // fmul v5.4s, v8.4s, v5.s[0]
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x3dc00185 // ldr q5, [x12]
-	WORD $0x4e24d4a4 // fadd v4.4s, v5.4s, v4.4s
-	WORD $0x3d800184 // str q4, [x12]
+	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
+	WORD $0x3d800186 // str q6, [x12]
 	WORD $0xbd4001a3 // ldr s3, [x13]
+	WORD $0x3dc001c4 // ldr q4, [x14]
 	WORD $0x8b0801cc // add x12, x14, x8
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f839103 // fmul v3.4s, v8.4s, v3.s[0]
-	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
-	WORD $0x3dc001c3 // ldr q3, [x14]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4e811803 // uzp1 v3.4s, v0.4s, v1.4s
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0x4e811802 // uzp1 v2.4s, v0.4s, v1.4s
 	WORD $0x4e815800 // uzp2 v0.4s, v0.4s, v1.4s
-	WORD $0x3d8001c2 // str q2, [x14]
-	WORD $0xbd4001a2 // ldr s2, [x13]
+	WORD $0x3d8001c4 // str q4, [x14]
+	WORD $0xbd4001a3 // ldr s3, [x13]
+	WORD $0x3dc00184 // ldr q4, [x12]
 	WORD $0x8b08018e // add x14, x12, x8
 	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f829102 // fmul v2.4s, v8.4s, v2.s[0]
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x4f839103 // fmul v3.4s, v8.4s, v3.s[0]
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
 	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3dc00183 // ldr q3, [x12]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3d800182 // str q2, [x12]
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0x3d800184 // str q4, [x12]
 	WORD $0xbd4001a1 // ldr s1, [x13]
+	WORD $0x3dc001c2 // ldr q2, [x14]
 	WORD $0x8b0801cc // add x12, x14, x8
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f819101 // fmul v1.4s, v8.4s, v1.s[0]
-	WORD $0x6e20dc20 // fmul v0.4s, v1.4s, v0.4s
-	WORD $0x3dc001c1 // ldr q1, [x14]
-	WORD $0x4e20d420 // fadd v0.4s, v1.4s, v0.4s
-	WORD $0x3d8001c0 // str q0, [x14]
-	WORD $0x54ffe381 // b.ne l1
+	WORD $0x4e21cc02 // fmla v2.4s, v0.4s, v1.4s
+	WORD $0x3d8001c2 // str q2, [x14]
+	WORD $0x54ffe481 // b.ne l1
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x910882d6 // add x22, x22, #0x220
-	WORD $0x54ffe2ac // b.gt l0
+	WORD $0x54ffe3ac // b.gt l0
 
 l2:
 	RET
@@ -318,7 +310,7 @@ TEXT ·tiledQ4_0x8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400264b // b.lt l2
+	WORD $0x5400254b // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x8b1902e9 // add x9, x23, x25
 	WORD $0x8b590d2a // add x10, x9, x25, lsr #3
@@ -555,79 +547,71 @@ l1:
 	WORD $0x9100056b // add x11, x11, #0x1
 	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
 	WORD $0xbd4001c4 // ldr s4, [x14]
+	WORD $0x3dc001a8 // ldr q8, [x13]
 	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0xf100117f // cmp x11, #0x4
 	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
-	WORD $0x6e27dc84 // fmul v4.4s, v4.4s, v7.4s
-	WORD $0x3dc001a7 // ldr q7, [x13]
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
+	WORD $0x4e24cce8 // fmla v8.4s, v7.4s, v4.4s
 	WORD $0x4e21d967 // scvtf v7.4s, v11.4s
-	WORD $0x3d8001a4 // str q4, [x13]
+	WORD $0x3d8001a8 // str q8, [x13]
 	WORD $0xbd4001c4 // ldr s4, [x14]
+	WORD $0x3dc001e8 // ldr q8, [x15]
 	WORD $0x8b0801ed // add x13, x15, x8
 	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
-	WORD $0x6e27dc84 // fmul v4.4s, v4.4s, v7.4s
-	WORD $0x3dc001e7 // ldr q7, [x15]
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
+	WORD $0x4e24cce8 // fmla v8.4s, v7.4s, v4.4s
 	WORD $0x4e21d947 // scvtf v7.4s, v10.4s
-	WORD $0x3d8001e4 // str q4, [x15]
+	WORD $0x3d8001e8 // str q8, [x15]
 	WORD $0xbd4001c4 // ldr s4, [x14]
+	WORD $0x3dc001a8 // ldr q8, [x13]
 	WORD $0x8b0801af // add x15, x13, x8
 	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
-	WORD $0x6e27dc84 // fmul v4.4s, v4.4s, v7.4s
-	WORD $0x3dc001a7 // ldr q7, [x13]
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
+	WORD $0x4e24cce8 // fmla v8.4s, v7.4s, v4.4s
 	WORD $0x4e21d927 // scvtf v7.4s, v9.4s
-	WORD $0x3d8001a4 // str q4, [x13]
+	WORD $0x3d8001a8 // str q8, [x13]
 	WORD $0xbd4001c4 // ldr s4, [x14]
+	WORD $0x3dc001e8 // ldr q8, [x15]
 	WORD $0x8b0801ed // add x13, x15, x8
 	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
-	WORD $0x6e27dc84 // fmul v4.4s, v4.4s, v7.4s
-	WORD $0x3dc001e7 // ldr q7, [x15]
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3d8001e4 // str q4, [x15]
+	WORD $0x4e24cce8 // fmla v8.4s, v7.4s, v4.4s
+	WORD $0x3d8001e8 // str q8, [x15]
 	WORD $0xbd4001c4 // ldr s4, [x14]
+	WORD $0x3dc001a7 // ldr q7, [x13]
 	WORD $0x8b0801af // add x15, x13, x8
 	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
-	WORD $0x6e26dc84 // fmul v4.4s, v4.4s, v6.4s
-	WORD $0x3dc001a6 // ldr q6, [x13]
-	WORD $0x4e24d4c4 // fadd v4.4s, v6.4s, v4.4s
-	WORD $0x3d8001a4 // str q4, [x13]
+	WORD $0x4e24ccc7 // fmla v7.4s, v6.4s, v4.4s
+	WORD $0x3d8001a7 // str q7, [x13]
 	WORD $0xbd4001c4 // ldr s4, [x14]
+	WORD $0x3dc001e6 // ldr q6, [x15]
 	WORD $0x8b0801ed // add x13, x15, x8
 	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x3dc001e5 // ldr q5, [x15]
-	WORD $0x4e24d4a4 // fadd v4.4s, v5.4s, v4.4s
-	WORD $0x3d8001e4 // str q4, [x15]
+	WORD $0x4e24cca6 // fmla v6.4s, v5.4s, v4.4s
+	WORD $0x3d8001e6 // str q6, [x15]
 	WORD $0xbd4001c4 // ldr s4, [x14]
+	WORD $0x3dc001a5 // ldr q5, [x13]
 	WORD $0x8b0801af // add x15, x13, x8
 	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
-	WORD $0x6e22dc82 // fmul v2.4s, v4.4s, v2.4s
-	WORD $0x3dc001a4 // ldr q4, [x13]
-	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
-	WORD $0x3d8001a2 // str q2, [x13]
+	WORD $0x4e24cc45 // fmla v5.4s, v2.4s, v4.4s
+	WORD $0x3d8001a5 // str q5, [x13]
 	WORD $0xbd4001c2 // ldr s2, [x14]
 	WORD $0x8b0801ed // add x13, x15, x8
 	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0x4f829062 // fmul v2.4s, v3.4s, v2.s[0]
-	WORD $0x6e21dc41 // fmul v1.4s, v2.4s, v1.4s
-	WORD $0x3dc001e2 // ldr q2, [x15]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3d8001e1 // str q1, [x15]
-	WORD $0x54ffdb61 // b.ne l1
+	WORD $0x3dc001e3 // ldr q3, [x15]
+	WORD $0x4e22cc23 // fmla v3.4s, v1.4s, v2.4s
+	WORD $0x3d8001e3 // str q3, [x15]
+	WORD $0x54ffdc61 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100114a // add x10, x10, #0x4
 	WORD $0x910482d6 // add x22, x22, #0x120
-	WORD $0x54ffda6c // b.gt l0
+	WORD $0x54ffdb6c // b.gt l0
 
 l2:
 	RET

@@ -37,7 +37,7 @@ TEXT ·tiledQ5_0x8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400294b // b.lt l2
+	WORD $0x5400284b // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
 	WORD $0x8b1902e9 // add x9, x23, x25
@@ -298,79 +298,71 @@ l1:
 	WORD $0x9100056b // add x11, x11, #0x1
 	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
 	WORD $0xbd4001c5 // ldr s5, [x14]
+	WORD $0x3dc001a9 // ldr q9, [x13]
 	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0xf100117f // cmp x11, #0x4
 	WORD $0x4f859085 // fmul v5.4s, v4.4s, v5.s[0]
-	WORD $0x6e28dca5 // fmul v5.4s, v5.4s, v8.4s
-	WORD $0x3dc001a8 // ldr q8, [x13]
-	WORD $0x4e25d505 // fadd v5.4s, v8.4s, v5.4s
+	WORD $0x4e25cd09 // fmla v9.4s, v8.4s, v5.4s
 	WORD $0x4e21d988 // scvtf v8.4s, v12.4s
-	WORD $0x3d8001a5 // str q5, [x13]
+	WORD $0x3d8001a9 // str q9, [x13]
 	WORD $0xbd4001c5 // ldr s5, [x14]
+	WORD $0x3dc001e9 // ldr q9, [x15]
 	WORD $0x8b0801ed // add x13, x15, x8
 	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0x4f859085 // fmul v5.4s, v4.4s, v5.s[0]
-	WORD $0x6e28dca5 // fmul v5.4s, v5.4s, v8.4s
-	WORD $0x3dc001e8 // ldr q8, [x15]
-	WORD $0x4e25d505 // fadd v5.4s, v8.4s, v5.4s
+	WORD $0x4e25cd09 // fmla v9.4s, v8.4s, v5.4s
 	WORD $0x4e21d968 // scvtf v8.4s, v11.4s
-	WORD $0x3d8001e5 // str q5, [x15]
+	WORD $0x3d8001e9 // str q9, [x15]
 	WORD $0xbd4001c5 // ldr s5, [x14]
+	WORD $0x3dc001a9 // ldr q9, [x13]
 	WORD $0x8b0801af // add x15, x13, x8
 	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0x4f859085 // fmul v5.4s, v4.4s, v5.s[0]
-	WORD $0x6e28dca5 // fmul v5.4s, v5.4s, v8.4s
-	WORD $0x3dc001a8 // ldr q8, [x13]
-	WORD $0x4e25d505 // fadd v5.4s, v8.4s, v5.4s
+	WORD $0x4e25cd09 // fmla v9.4s, v8.4s, v5.4s
 	WORD $0x4e21d948 // scvtf v8.4s, v10.4s
-	WORD $0x3d8001a5 // str q5, [x13]
+	WORD $0x3d8001a9 // str q9, [x13]
 	WORD $0xbd4001c5 // ldr s5, [x14]
+	WORD $0x3dc001e9 // ldr q9, [x15]
 	WORD $0x8b0801ed // add x13, x15, x8
 	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0x4f859085 // fmul v5.4s, v4.4s, v5.s[0]
-	WORD $0x6e28dca5 // fmul v5.4s, v5.4s, v8.4s
-	WORD $0x3dc001e8 // ldr q8, [x15]
-	WORD $0x4e25d505 // fadd v5.4s, v8.4s, v5.4s
-	WORD $0x3d8001e5 // str q5, [x15]
+	WORD $0x4e25cd09 // fmla v9.4s, v8.4s, v5.4s
+	WORD $0x3d8001e9 // str q9, [x15]
 	WORD $0xbd4001c5 // ldr s5, [x14]
+	WORD $0x3dc001a8 // ldr q8, [x13]
 	WORD $0x8b0801af // add x15, x13, x8
 	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0x4f859085 // fmul v5.4s, v4.4s, v5.s[0]
-	WORD $0x6e27dca5 // fmul v5.4s, v5.4s, v7.4s
-	WORD $0x3dc001a7 // ldr q7, [x13]
-	WORD $0x4e25d4e5 // fadd v5.4s, v7.4s, v5.4s
-	WORD $0x3d8001a5 // str q5, [x13]
+	WORD $0x4e25cce8 // fmla v8.4s, v7.4s, v5.4s
+	WORD $0x3d8001a8 // str q8, [x13]
 	WORD $0xbd4001c5 // ldr s5, [x14]
+	WORD $0x3dc001e7 // ldr q7, [x15]
 	WORD $0x8b0801ed // add x13, x15, x8
 	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0x4f859085 // fmul v5.4s, v4.4s, v5.s[0]
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	WORD $0x3dc001e6 // ldr q6, [x15]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x3d8001e5 // str q5, [x15]
+	WORD $0x4e25ccc7 // fmla v7.4s, v6.4s, v5.4s
+	WORD $0x3d8001e7 // str q7, [x15]
 	WORD $0xbd4001c5 // ldr s5, [x14]
+	WORD $0x3dc001a6 // ldr q6, [x13]
 	WORD $0x8b0801af // add x15, x13, x8
 	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0x4f859085 // fmul v5.4s, v4.4s, v5.s[0]
-	WORD $0x6e23dca3 // fmul v3.4s, v5.4s, v3.4s
-	WORD $0x3dc001a5 // ldr q5, [x13]
-	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3d8001a3 // str q3, [x13]
+	WORD $0x4e25cc66 // fmla v6.4s, v3.4s, v5.4s
+	WORD $0x3d8001a6 // str q6, [x13]
 	WORD $0xbd4001c3 // ldr s3, [x14]
 	WORD $0x8b0801ed // add x13, x15, x8
 	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0x4f839083 // fmul v3.4s, v4.4s, v3.s[0]
-	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
-	WORD $0x3dc001e3 // ldr q3, [x15]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3d8001e2 // str q2, [x15]
-	WORD $0x54ffd881 // b.ne l1
+	WORD $0x3dc001e4 // ldr q4, [x15]
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0x3d8001e4 // str q4, [x15]
+	WORD $0x54ffd981 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100114a // add x10, x10, #0x4
 	WORD $0x910582d6 // add x22, x22, #0x160
-	WORD $0x54ffd78c // b.gt l0
+	WORD $0x54ffd88c // b.gt l0
 
 l2:
 	RET

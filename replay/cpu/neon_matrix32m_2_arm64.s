@@ -37,7 +37,7 @@ TEXT ·tiledQ5_1x8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x540021eb // b.lt l2
+	WORD $0x540020eb // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
 	WORD $0x8b1902e9 // add x9, x23, x25
@@ -228,90 +228,82 @@ l1:
 	WORD $0xfc6a796a // ldr d10, [x11, x10, lsl #3]
 	WORD $0xbd4001ac // ldr s12, [x13]
 	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x3dc0018d // ldr q13, [x12]
 	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x9100054a // add x10, x10, #0x1
 	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
 	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x9100054a // add x10, x10, #0x1
 	WORD $0xf100115f // cmp x10, #0x4
 	WORD $0x4f8c914c // fmul v12.4s, v10.4s, v12.s[0]
-	WORD $0x6e2bdd8b // fmul v11.4s, v12.4s, v11.4s
-	WORD $0x3dc0018c // ldr q12, [x12]
-	WORD $0x4e2bd58b // fadd v11.4s, v12.4s, v11.4s
-	WORD $0x3d80018b // str q11, [x12]
+	WORD $0x4e2ccd6d // fmla v13.4s, v11.4s, v12.4s
+	WORD $0x3d80018d // str q13, [x12]
 	WORD $0xbd4001a9 // ldr s9, [x13]
+	WORD $0x3dc001cb // ldr q11, [x14]
 	WORD $0x8b0801cc // add x12, x14, x8
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
-	WORD $0x6e28dd28 // fmul v8.4s, v9.4s, v8.4s
-	WORD $0x3dc001c9 // ldr q9, [x14]
-	WORD $0x4e28d528 // fadd v8.4s, v9.4s, v8.4s
-	WORD $0x4e8718c9 // uzp1 v9.4s, v6.4s, v7.4s
+	WORD $0x4e29cd0b // fmla v11.4s, v8.4s, v9.4s
+	WORD $0x4e8718c8 // uzp1 v8.4s, v6.4s, v7.4s
 	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
-	WORD $0x3d8001c8 // str q8, [x14]
-	WORD $0xbd4001a8 // ldr s8, [x13]
+	WORD $0x3d8001cb // str q11, [x14]
+	WORD $0xbd4001a9 // ldr s9, [x13]
+	WORD $0x3dc0018b // ldr q11, [x12]
 	WORD $0x8b08018e // add x14, x12, x8
 	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f889148 // fmul v8.4s, v10.4s, v8.s[0]
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x6e29dd08 // fmul v8.4s, v8.4s, v9.4s
-	WORD $0x3dc00189 // ldr q9, [x12]
-	WORD $0x4e28d528 // fadd v8.4s, v9.4s, v8.4s
-	WORD $0x3d800188 // str q8, [x12]
+	WORD $0x4e29cd0b // fmla v11.4s, v8.4s, v9.4s
+	WORD $0x3d80018b // str q11, [x12]
 	WORD $0xbd4001a7 // ldr s7, [x13]
+	WORD $0x3dc001c8 // ldr q8, [x14]
 	WORD $0x8b0801cc // add x12, x14, x8
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
-	WORD $0x6e26dce6 // fmul v6.4s, v7.4s, v6.4s
-	WORD $0x3dc001c7 // ldr q7, [x14]
-	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
-	WORD $0x4e851887 // uzp1 v7.4s, v4.4s, v5.4s
+	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
+	WORD $0x4e851886 // uzp1 v6.4s, v4.4s, v5.4s
 	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
-	WORD $0x3d8001c6 // str q6, [x14]
-	WORD $0xbd4001a6 // ldr s6, [x13]
+	WORD $0x3d8001c8 // str q8, [x14]
+	WORD $0xbd4001a7 // ldr s7, [x13]
+	WORD $0x3dc00188 // ldr q8, [x12]
 	WORD $0x8b08018e // add x14, x12, x8
 	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f869146 // fmul v6.4s, v10.4s, v6.s[0]
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
 	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x6e27dcc6 // fmul v6.4s, v6.4s, v7.4s
-	WORD $0x3dc00187 // ldr q7, [x12]
-	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
-	WORD $0x3d800186 // str q6, [x12]
+	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
+	WORD $0x3d800188 // str q8, [x12]
 	WORD $0xbd4001a5 // ldr s5, [x13]
+	WORD $0x3dc001c6 // ldr q6, [x14]
 	WORD $0x8b0801cc // add x12, x14, x8
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
-	WORD $0x6e24dca4 // fmul v4.4s, v5.4s, v4.4s
-	WORD $0x3dc001c5 // ldr q5, [x14]
-	WORD $0x4e24d4a4 // fadd v4.4s, v5.4s, v4.4s
-	WORD $0x4e831845 // uzp1 v5.4s, v2.4s, v3.4s
+	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
+	WORD $0x4e831844 // uzp1 v4.4s, v2.4s, v3.4s
 	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
-	WORD $0x3d8001c4 // str q4, [x14]
-	WORD $0xbd4001a4 // ldr s4, [x13]
+	WORD $0x3d8001c6 // str q6, [x14]
+	WORD $0xbd4001a5 // ldr s5, [x13]
+	WORD $0x3dc00186 // ldr q6, [x12]
 	WORD $0x8b08018e // add x14, x12, x8
 	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f849144 // fmul v4.4s, v10.4s, v4.s[0]
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x3dc00185 // ldr q5, [x12]
-	WORD $0x4e24d4a4 // fadd v4.4s, v5.4s, v4.4s
-	WORD $0x3d800184 // str q4, [x12]
+	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
+	WORD $0x3d800186 // str q6, [x12]
 	WORD $0xbd4001a3 // ldr s3, [x13]
+	WORD $0x3dc001c4 // ldr q4, [x14]
 	WORD $0x8b0801cc // add x12, x14, x8
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f839143 // fmul v3.4s, v10.4s, v3.s[0]
-	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
-	WORD $0x3dc001c3 // ldr q3, [x14]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3d8001c2 // str q2, [x14]
-	WORD $0x54ffdfa1 // b.ne l1
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0x3d8001c4 // str q4, [x14]
+	WORD $0x54ffe0a1 // b.ne l1
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x910602d6 // add x22, x22, #0x180
-	WORD $0x54ffdecc // b.gt l0
+	WORD $0x54ffdfcc // b.gt l0
 
 l2:
 	RET
@@ -393,23 +385,15 @@ l1:
 	WORD $0x4f939129 // fmul v9.4s, v9.4s, v19.s[0]
 	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
 	WORD $0xaa1a03e0 // mov x0, x26
-	WORD $0x4f8a9231 // fmul v17.4s, v17.4s, v10.s[0]
-	WORD $0x4f8a916a // fmul v10.4s, v11.4s, v10.s[0]
-	WORD $0x4f8c924b // fmul v11.4s, v18.4s, v12.s[0]
-	WORD $0x4f8c91ec // fmul v12.4s, v15.4s, v12.s[0]
-	WORD $0x4f8d928f // fmul v15.4s, v20.4s, v13.s[0]
-	WORD $0x4f8d920d // fmul v13.4s, v16.4s, v13.s[0]
-	WORD $0x4f8e9108 // fmul v8.4s, v8.4s, v14.s[0]
-	WORD $0x4f8e9129 // fmul v9.4s, v9.4s, v14.s[0]
-	WORD $0x4e31d4e7 // fadd v7.4s, v7.4s, v17.4s
-	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
-	WORD $0x4e2bd4a5 // fadd v5.4s, v5.4s, v11.4s
-	WORD $0x4e2cd484 // fadd v4.4s, v4.4s, v12.4s
-	WORD $0x4e2fd442 // fadd v2.4s, v2.4s, v15.4s
-	WORD $0x4e2dd463 // fadd v3.4s, v3.4s, v13.4s
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
-	WORD $0x54fff98c // b.gt l1
+	WORD $0x4f8a1227 // fmla v7.4s, v17.4s, v10.s[0]
+	WORD $0x4f8a1166 // fmla v6.4s, v11.4s, v10.s[0]
+	WORD $0x4f8c1245 // fmla v5.4s, v18.4s, v12.s[0]
+	WORD $0x4f8c11e4 // fmla v4.4s, v15.4s, v12.s[0]
+	WORD $0x4f8d1282 // fmla v2.4s, v20.4s, v13.s[0]
+	WORD $0x4f8d1203 // fmla v3.4s, v16.4s, v13.s[0]
+	WORD $0x4f8e1100 // fmla v0.4s, v8.4s, v14.s[0]
+	WORD $0x4f8e1121 // fmla v1.4s, v9.4s, v14.s[0]
+	WORD $0x54fffa8c // b.gt l1
 	WORD $0xd37cedef // lsl x15, x15, #4
 	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f3 // mov w19, wzr
@@ -438,5 +422,5 @@ l1:
 	WORD $0x3caf6900 // str q0, [x8, x15]
 	WORD $0x5280004f // mov w15, #0x2
 	WORD $0x3cb16901 // str q1, [x8, x17]
-	WORD $0x3707f3f0 // tbnz w16, #0x0, l0
+	WORD $0x3707f4f0 // tbnz w16, #0x0, l0
 	RET

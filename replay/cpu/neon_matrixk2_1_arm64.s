@@ -37,7 +37,7 @@ TEXT ·tiledQ2_Kx8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400250b // b.lt l3
+	WORD $0x5400240b // b.lt l3
 	WORD $0x4f00e460 // movi v0.16b, #0x3
 	WORD $0x0f0085e1 // movi v1.4h, #0xf
 	WORD $0x8b1902e9 // add x9, x23, x25
@@ -213,8 +213,8 @@ l2:
 	WORD $0x8b0801f1 // add x17, x15, x8
 	WORD $0x6e1806b4 // mov v20.d[1], v21.d[0]
 	WORD $0x4e891915 // uzp1 v21.4s, v8.4s, v9.4s
-	WORD $0xaa0903f0 // mov x16, x9
 	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
+	WORD $0xaa0903f0 // mov x16, x9
 	WORD $0x4e94a64a // smmla v10.4s, v18.16b, v20.16b
 	WORD $0x4e94a66b // smmla v11.4s, v19.16b, v20.16b
 	WORD $0xbc6d7972 // ldr s18, [x11, x13, lsl #2]
@@ -236,86 +236,79 @@ l2:
 	WORD $0xbd400216 // ldr s22, [x16]
 	WORD $0x8b180210 // add x16, x16, x24
 	WORD $0x4eb49608 // mla v8.4s, v16.4s, v20.4s
+	WORD $0x4e8718d0 // uzp1 v16.4s, v6.4s, v7.4s
+	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
 	WORD $0x4f969256 // fmul v22.4s, v18.4s, v22.s[0]
 	WORD $0x4e21dab5 // scvtf v21.4s, v21.4s
 	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e35ded5 // fmul v21.4s, v22.4s, v21.4s
-	WORD $0x4e35d529 // fadd v9.4s, v9.4s, v21.4s
+	WORD $0x4eb39cc6 // mul v6.4s, v6.4s, v19.4s
+	WORD $0x4e36cea9 // fmla v9.4s, v21.4s, v22.4s
 	WORD $0x3d8001e9 // str q9, [x15]
 	WORD $0xbd400209 // ldr s9, [x16]
-	WORD $0x3dc00230 // ldr q16, [x17]
+	WORD $0x3dc00231 // ldr q17, [x17]
 	WORD $0x8b08022f // add x15, x17, x8
 	WORD $0x8b180210 // add x16, x16, x24
 	WORD $0x4f899249 // fmul v9.4s, v18.4s, v9.s[0]
-	WORD $0x6e28dd28 // fmul v8.4s, v9.4s, v8.4s
-	WORD $0x4e8718c9 // uzp1 v9.4s, v6.4s, v7.4s
-	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
-	WORD $0x4e28d608 // fadd v8.4s, v16.4s, v8.4s
-	WORD $0x4e8f19d0 // uzp1 v16.4s, v14.4s, v15.4s
-	WORD $0x4eb39d29 // mul v9.4s, v9.4s, v19.4s
-	WORD $0x3d800228 // str q8, [x17]
-	WORD $0xbd400208 // ldr s8, [x16]
+	WORD $0x4e29cd11 // fmla v17.4s, v8.4s, v9.4s
+	WORD $0x4e8f19c8 // uzp1 v8.4s, v14.4s, v15.4s
+	WORD $0x4eb39e09 // mul v9.4s, v16.4s, v19.4s
+	WORD $0x3d800231 // str q17, [x17]
 	WORD $0x3dc001e7 // ldr q7, [x15]
-	WORD $0x4eb39cc6 // mul v6.4s, v6.4s, v19.4s
 	WORD $0x8b0801f1 // add x17, x15, x8
+	WORD $0x4eb49509 // mla v9.4s, v8.4s, v20.4s
+	WORD $0xbd400208 // ldr s8, [x16]
 	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x4eb49609 // mla v9.4s, v16.4s, v20.4s
 	WORD $0x4f889248 // fmul v8.4s, v18.4s, v8.s[0]
 	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x6e29dd08 // fmul v8.4s, v8.4s, v9.4s
-	WORD $0x4e28d4e7 // fadd v7.4s, v7.4s, v8.4s
+	WORD $0x4e28cd27 // fmla v7.4s, v9.4s, v8.4s
 	WORD $0x4e8f59c8 // uzp2 v8.4s, v14.4s, v15.4s
 	WORD $0x3d8001e7 // str q7, [x15]
 	WORD $0xbd400207 // ldr s7, [x16]
+	WORD $0x3dc00229 // ldr q9, [x17]
 	WORD $0x8b08022f // add x15, x17, x8
 	WORD $0x8b180210 // add x16, x16, x24
 	WORD $0x4eb49506 // mla v6.4s, v8.4s, v20.4s
 	WORD $0x4f879247 // fmul v7.4s, v18.4s, v7.s[0]
-	WORD $0x3dc00228 // ldr q8, [x17]
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x6e26dce6 // fmul v6.4s, v7.4s, v6.4s
-	WORD $0x4e851887 // uzp1 v7.4s, v4.4s, v5.4s
+	WORD $0x4e851888 // uzp1 v8.4s, v4.4s, v5.4s
 	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
-	WORD $0x4e26d506 // fadd v6.4s, v8.4s, v6.4s
-	WORD $0x4e8d1988 // uzp1 v8.4s, v12.4s, v13.4s
-	WORD $0x4eb39ce7 // mul v7.4s, v7.4s, v19.4s
-	WORD $0x3d800226 // str q6, [x17]
-	WORD $0xbd400206 // ldr s6, [x16]
-	WORD $0x3dc001e5 // ldr q5, [x15]
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
 	WORD $0x4eb39c84 // mul v4.4s, v4.4s, v19.4s
+	WORD $0x4e27ccc9 // fmla v9.4s, v6.4s, v7.4s
+	WORD $0x4e8d1986 // uzp1 v6.4s, v12.4s, v13.4s
+	WORD $0x4eb39d07 // mul v7.4s, v8.4s, v19.4s
+	WORD $0x3d800229 // str q9, [x17]
+	WORD $0x3dc001e5 // ldr q5, [x15]
 	WORD $0x8b0801f1 // add x17, x15, x8
+	WORD $0x4eb494c7 // mla v7.4s, v6.4s, v20.4s
+	WORD $0xbd400206 // ldr s6, [x16]
 	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x4eb49507 // mla v7.4s, v8.4s, v20.4s
 	WORD $0x4f869246 // fmul v6.4s, v18.4s, v6.s[0]
 	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x6e27dcc6 // fmul v6.4s, v6.4s, v7.4s
-	WORD $0x4e26d4a5 // fadd v5.4s, v5.4s, v6.4s
+	WORD $0x4e26cce5 // fmla v5.4s, v7.4s, v6.4s
 	WORD $0x4e8d5986 // uzp2 v6.4s, v12.4s, v13.4s
 	WORD $0x3d8001e5 // str q5, [x15]
 	WORD $0xbd400205 // ldr s5, [x16]
+	WORD $0x3dc00227 // ldr q7, [x17]
 	WORD $0x8b08022f // add x15, x17, x8
 	WORD $0x8b180210 // add x16, x16, x24
 	WORD $0x4eb494c4 // mla v4.4s, v6.4s, v20.4s
 	WORD $0x4f859245 // fmul v5.4s, v18.4s, v5.s[0]
-	WORD $0x3dc00226 // ldr q6, [x17]
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x6e24dca4 // fmul v4.4s, v5.4s, v4.4s
-	WORD $0x4e831845 // uzp1 v5.4s, v2.4s, v3.4s
+	WORD $0x4e831846 // uzp1 v6.4s, v2.4s, v3.4s
 	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
-	WORD $0x4e24d4c4 // fadd v4.4s, v6.4s, v4.4s
-	WORD $0x4e8b1946 // uzp1 v6.4s, v10.4s, v11.4s
-	WORD $0x4eb39ca5 // mul v5.4s, v5.4s, v19.4s
-	WORD $0x3d800224 // str q4, [x17]
-	WORD $0xbd400204 // ldr s4, [x16]
-	WORD $0x3dc001e3 // ldr q3, [x15]
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
 	WORD $0x4eb39c42 // mul v2.4s, v2.4s, v19.4s
+	WORD $0x4e25cc87 // fmla v7.4s, v4.4s, v5.4s
+	WORD $0x4e8b1944 // uzp1 v4.4s, v10.4s, v11.4s
+	WORD $0x4eb39cc5 // mul v5.4s, v6.4s, v19.4s
+	WORD $0x3d800227 // str q7, [x17]
+	WORD $0x3dc001e3 // ldr q3, [x15]
 	WORD $0x8b0801f1 // add x17, x15, x8
+	WORD $0x4eb49485 // mla v5.4s, v4.4s, v20.4s
+	WORD $0xbd400204 // ldr s4, [x16]
 	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x4eb494c5 // mla v5.4s, v6.4s, v20.4s
 	WORD $0x4f849244 // fmul v4.4s, v18.4s, v4.s[0]
 	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x4e24d463 // fadd v3.4s, v3.4s, v4.4s
+	WORD $0x4e24cca3 // fmla v3.4s, v5.4s, v4.4s
 	WORD $0x4e8b5944 // uzp2 v4.4s, v10.4s, v11.4s
 	WORD $0x3d8001e3 // str q3, [x15]
 	WORD $0xbd400203 // ldr s3, [x16]
@@ -323,22 +316,21 @@ l2:
 	WORD $0x8b180210 // add x16, x16, x24
 	WORD $0x4eb49482 // mla v2.4s, v4.4s, v20.4s
 	WORD $0x4f839243 // fmul v3.4s, v18.4s, v3.s[0]
+	WORD $0x3dc00224 // ldr q4, [x17]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
-	WORD $0x3dc00223 // ldr q3, [x17]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3d800222 // str q2, [x17]
-	WORD $0x54ffdd81 // b.ne l2
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0x3d800224 // str q4, [x17]
+	WORD $0x54ffde81 // b.ne l2
 	WORD $0x1100054a // add w10, w10, #0x1
 	WORD $0x9100816b // add x11, x11, #0x20
 	WORD $0x9102018c // add x12, x12, #0x80
 	WORD $0x7100215f // cmp w10, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
-	WORD $0x54ffdc61 // b.ne l1
+	WORD $0x54ffdd61 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x911502d6 // add x22, x22, #0x540
-	WORD $0x54ffdbac // b.gt l0
+	WORD $0x54ffdcac // b.gt l0
 
 l3:
 	RET
@@ -414,9 +406,9 @@ l2:
 	WORD $0x2f1c058c // ushr v12.4h, v12.4h, #0x4
 	WORD $0x2f1c05ad // ushr v13.4h, v13.4h, #0x4
 	WORD $0x0f10a5ef // sshll v15.4s, v15.4h, #0x0
+	WORD $0x8b0e0084 // add x4, x4, x14
 	WORD $0x0f10a610 // sshll v16.4s, v16.4h, #0x0
 	WORD $0x0d40c8b1 // ld1r { v17.2s }, [x5]
-	WORD $0x8b0e0084 // add x4, x4, x14
 	WORD $0x2f10a5ce // ushll v14.4s, v14.4h, #0x0
 	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
 	WORD $0x0d40c892 // ld1r { v18.2s }, [x4]
@@ -425,15 +417,14 @@ l2:
 	WORD $0x0e21d9ef // scvtf v15.2s, v15.2s
 	WORD $0x0e21da10 // scvtf v16.2s, v16.2s
 	WORD $0x0f10a631 // sshll v17.4s, v17.4h, #0x0
-	WORD $0x6e2add19 // fmul v25.4s, v8.4s, v10.4s
+	WORD $0xbc786819 // ldr s25, [x0, x24]
 	WORD $0x6e21d9ce // ucvtf v14.4s, v14.4s
 	WORD $0x6e21d96b // ucvtf v11.4s, v11.4s
 	WORD $0x0f10a652 // sshll v18.4s, v18.4h, #0x0
 	WORD $0x6e21d98c // ucvtf v12.4s, v12.4s
 	WORD $0x6e21d9ad // ucvtf v13.4s, v13.4s
-	WORD $0x6e2add2a // fmul v10.4s, v9.4s, v10.4s
-	WORD $0x0e21da31 // scvtf v17.2s, v17.2s
 	WORD $0xaa0203e4 // mov x4, x2
+	WORD $0x0e21da31 // scvtf v17.2s, v17.2s
 	WORD $0x0e21da52 // scvtf v18.2s, v18.2s
 	WORD $0x4f8f91d3 // fmul v19.4s, v14.4s, v15.s[0]
 	WORD $0x4f8f9175 // fmul v21.4s, v11.4s, v15.s[0]
@@ -455,40 +446,33 @@ l2:
 	WORD $0x4f92916b // fmul v11.4s, v11.4s, v18.s[0]
 	WORD $0x4fb291ad // fmul v13.4s, v13.4s, v18.s[1]
 	WORD $0x4e30d710 // fadd v16.4s, v24.4s, v16.4s
-	WORD $0xbc786818 // ldr s24, [x0, x24]
-	WORD $0x6e39de73 // fmul v19.4s, v19.4s, v25.4s
-	WORD $0x6e2addea // fmul v10.4s, v15.4s, v10.4s
-	WORD $0x4e35d694 // fadd v20.4s, v20.4s, v21.4s
-	WORD $0xbc6a6815 // ldr s21, [x0, x10]
-	WORD $0x4e31d6f1 // fadd v17.4s, v23.4s, v17.4s
-	WORD $0xbc6e6817 // ldr s23, [x0, x14]
-	WORD $0x4f989112 // fmul v18.4s, v8.4s, v24.s[0]
-	WORD $0x4f989138 // fmul v24.4s, v9.4s, v24.s[0]
-	WORD $0x4e2cd5cc // fadd v12.4s, v14.4s, v12.4s
-	WORD $0x4f95910e // fmul v14.4s, v8.4s, v21.s[0]
-	WORD $0x4f959135 // fmul v21.4s, v9.4s, v21.s[0]
-	WORD $0x4e2dd56b // fadd v11.4s, v11.4s, v13.4s
-	WORD $0x4f97910d // fmul v13.4s, v8.4s, v23.s[0]
-	WORD $0x4f979137 // fmul v23.4s, v9.4s, v23.s[0]
-	WORD $0x4eb3d4e7 // fsub v7.4s, v7.4s, v19.4s
-	WORD $0x4eaad4c6 // fsub v6.4s, v6.4s, v10.4s
-	WORD $0x6e32decf // fmul v15.4s, v22.4s, v18.4s
+	WORD $0xbc6a6818 // ldr s24, [x0, x10]
+	WORD $0xbc6e6812 // ldr s18, [x0, x14]
 	WORD $0xaa0303e0 // mov x0, x3
-	WORD $0x6e38de10 // fmul v16.4s, v16.4s, v24.4s
-	WORD $0x6e2ede8e // fmul v14.4s, v20.4s, v14.4s
-	WORD $0x6e35de31 // fmul v17.4s, v17.4s, v21.4s
-	WORD $0x6e2ddd8c // fmul v12.4s, v12.4s, v13.4s
-	WORD $0x6e37dd6b // fmul v11.4s, v11.4s, v23.4s
-	WORD $0x4eafd4a5 // fsub v5.4s, v5.4s, v15.4s
-	WORD $0x4eb0d484 // fsub v4.4s, v4.4s, v16.4s
-	WORD $0x4eaed463 // fsub v3.4s, v3.4s, v14.4s
-	WORD $0x4eb1d400 // fsub v0.4s, v0.4s, v17.4s
-	WORD $0x4eacd421 // fsub v1.4s, v1.4s, v12.4s
-	WORD $0x4eabd442 // fsub v2.4s, v2.4s, v11.4s
-	WORD $0x54fff4c1 // b.ne l2
+	WORD $0x4e35d694 // fadd v20.4s, v20.4s, v21.4s
+	WORD $0x6e2add15 // fmul v21.4s, v8.4s, v10.4s
+	WORD $0x6e2add2a // fmul v10.4s, v9.4s, v10.4s
+	WORD $0x4e31d6f1 // fadd v17.4s, v23.4s, v17.4s
+	WORD $0x4f999117 // fmul v23.4s, v8.4s, v25.s[0]
+	WORD $0x4f999139 // fmul v25.4s, v9.4s, v25.s[0]
+	WORD $0x4e2cd5cc // fadd v12.4s, v14.4s, v12.4s
+	WORD $0x4f98910e // fmul v14.4s, v8.4s, v24.s[0]
+	WORD $0x4f989138 // fmul v24.4s, v9.4s, v24.s[0]
+	WORD $0x4e2dd56b // fadd v11.4s, v11.4s, v13.4s
+	WORD $0x4f92910d // fmul v13.4s, v8.4s, v18.s[0]
+	WORD $0x4f929132 // fmul v18.4s, v9.4s, v18.s[0]
+	WORD $0x4eb3cea7 // fmls v7.4s, v21.4s, v19.4s
+	WORD $0x4eafcd46 // fmls v6.4s, v10.4s, v15.4s
+	WORD $0x4eb6cee5 // fmls v5.4s, v23.4s, v22.4s
+	WORD $0x4eb0cf24 // fmls v4.4s, v25.4s, v16.4s
+	WORD $0x4eb4cdc3 // fmls v3.4s, v14.4s, v20.4s
+	WORD $0x4eb1cf00 // fmls v0.4s, v24.4s, v17.4s
+	WORD $0x4eaccda1 // fmls v1.4s, v13.4s, v12.4s
+	WORD $0x4eabce42 // fmls v2.4s, v18.4s, v11.4s
+	WORD $0x54fff5c1 // b.ne l2
 	WORD $0xf10402b5 // subs x21, x21, #0x100
 	WORD $0x911502f7 // add x23, x23, #0x540
-	WORD $0x54fff32c // b.gt l1
+	WORD $0x54fff42c // b.gt l1
 	WORD $0xd37ef66f // lsl x15, x19, #2
 	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f5 // mov w21, wzr
@@ -517,5 +501,5 @@ l2:
 	WORD $0x3caf6900 // str q0, [x8, x15]
 	WORD $0x5280004f // mov w15, #0x2
 	WORD $0x3cb16901 // str q1, [x8, x17]
-	WORD $0x3707edb0 // tbnz w16, #0x0, l0
+	WORD $0x3707eeb0 // tbnz w16, #0x0, l0
 	RET

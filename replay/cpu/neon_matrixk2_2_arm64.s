@@ -37,7 +37,7 @@ TEXT ·tiledTQ2_0x8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x540026eb // b.lt l3
+	WORD $0x540025eb // b.lt l3
 	WORD $0x4f00e460 // movi v0.16b, #0x3
 	WORD $0x8b1902e9 // add x9, x23, x25
 	WORD $0x8b590d2a // add x10, x9, x25, lsr #3
@@ -277,83 +277,75 @@ l2:
 	WORD $0x910005ad // add x13, x13, #0x1
 	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
 	WORD $0xbd4001e4 // ldr s4, [x15]
+	WORD $0x3dc001c8 // ldr q8, [x14]
 	WORD $0x8b1801ef // add x15, x15, x24
 	WORD $0xf10011bf // cmp x13, #0x4
 	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
-	WORD $0x6e27dc84 // fmul v4.4s, v4.4s, v7.4s
-	WORD $0x3dc001c7 // ldr q7, [x14]
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
+	WORD $0x4e24cce8 // fmla v8.4s, v7.4s, v4.4s
 	WORD $0x4e21d967 // scvtf v7.4s, v11.4s
-	WORD $0x3d8001c4 // str q4, [x14]
+	WORD $0x3d8001c8 // str q8, [x14]
 	WORD $0xbd4001e4 // ldr s4, [x15]
+	WORD $0x3dc00208 // ldr q8, [x16]
 	WORD $0x8b08020e // add x14, x16, x8
 	WORD $0x8b1801ef // add x15, x15, x24
 	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
-	WORD $0x6e27dc84 // fmul v4.4s, v4.4s, v7.4s
-	WORD $0x3dc00207 // ldr q7, [x16]
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
+	WORD $0x4e24cce8 // fmla v8.4s, v7.4s, v4.4s
 	WORD $0x4e21d947 // scvtf v7.4s, v10.4s
-	WORD $0x3d800204 // str q4, [x16]
+	WORD $0x3d800208 // str q8, [x16]
 	WORD $0xbd4001e4 // ldr s4, [x15]
+	WORD $0x3dc001c8 // ldr q8, [x14]
 	WORD $0x8b0801d0 // add x16, x14, x8
 	WORD $0x8b1801ef // add x15, x15, x24
 	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
-	WORD $0x6e27dc84 // fmul v4.4s, v4.4s, v7.4s
-	WORD $0x3dc001c7 // ldr q7, [x14]
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
+	WORD $0x4e24cce8 // fmla v8.4s, v7.4s, v4.4s
 	WORD $0x4e21d927 // scvtf v7.4s, v9.4s
-	WORD $0x3d8001c4 // str q4, [x14]
+	WORD $0x3d8001c8 // str q8, [x14]
 	WORD $0xbd4001e4 // ldr s4, [x15]
+	WORD $0x3dc00208 // ldr q8, [x16]
 	WORD $0x8b08020e // add x14, x16, x8
 	WORD $0x8b1801ef // add x15, x15, x24
 	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
-	WORD $0x6e27dc84 // fmul v4.4s, v4.4s, v7.4s
-	WORD $0x3dc00207 // ldr q7, [x16]
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3d800204 // str q4, [x16]
+	WORD $0x4e24cce8 // fmla v8.4s, v7.4s, v4.4s
+	WORD $0x3d800208 // str q8, [x16]
 	WORD $0xbd4001e4 // ldr s4, [x15]
+	WORD $0x3dc001c7 // ldr q7, [x14]
 	WORD $0x8b0801d0 // add x16, x14, x8
 	WORD $0x8b1801ef // add x15, x15, x24
 	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
-	WORD $0x6e26dc84 // fmul v4.4s, v4.4s, v6.4s
-	WORD $0x3dc001c6 // ldr q6, [x14]
-	WORD $0x4e24d4c4 // fadd v4.4s, v6.4s, v4.4s
-	WORD $0x3d8001c4 // str q4, [x14]
+	WORD $0x4e24ccc7 // fmla v7.4s, v6.4s, v4.4s
+	WORD $0x3d8001c7 // str q7, [x14]
 	WORD $0xbd4001e4 // ldr s4, [x15]
+	WORD $0x3dc00206 // ldr q6, [x16]
 	WORD $0x8b08020e // add x14, x16, x8
 	WORD $0x8b1801ef // add x15, x15, x24
 	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x3dc00205 // ldr q5, [x16]
-	WORD $0x4e24d4a4 // fadd v4.4s, v5.4s, v4.4s
-	WORD $0x3d800204 // str q4, [x16]
+	WORD $0x4e24cca6 // fmla v6.4s, v5.4s, v4.4s
+	WORD $0x3d800206 // str q6, [x16]
 	WORD $0xbd4001e4 // ldr s4, [x15]
+	WORD $0x3dc001c5 // ldr q5, [x14]
 	WORD $0x8b0801d0 // add x16, x14, x8
 	WORD $0x8b1801ef // add x15, x15, x24
 	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
-	WORD $0x6e22dc82 // fmul v2.4s, v4.4s, v2.4s
-	WORD $0x3dc001c4 // ldr q4, [x14]
-	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
-	WORD $0x3d8001c2 // str q2, [x14]
+	WORD $0x4e24cc45 // fmla v5.4s, v2.4s, v4.4s
+	WORD $0x3d8001c5 // str q5, [x14]
 	WORD $0xbd4001e2 // ldr s2, [x15]
 	WORD $0x8b08020e // add x14, x16, x8
 	WORD $0x8b1801ef // add x15, x15, x24
 	WORD $0x4f829062 // fmul v2.4s, v3.4s, v2.s[0]
-	WORD $0x6e21dc41 // fmul v1.4s, v2.4s, v1.4s
-	WORD $0x3dc00202 // ldr q2, [x16]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3d800201 // str q1, [x16]
-	WORD $0x54ffdb61 // b.ne l2
+	WORD $0x3dc00203 // ldr q3, [x16]
+	WORD $0x4e22cc23 // fmla v3.4s, v1.4s, v2.4s
+	WORD $0x3d800203 // str q3, [x16]
+	WORD $0x54ffdc61 // b.ne l2
 	WORD $0x1100056b // add w11, w11, #0x1
 	WORD $0x9102018c // add x12, x12, #0x80
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x7100217f // cmp w11, #0x8
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100114a // add x10, x10, #0x4
-	WORD $0x54ffda61 // b.ne l1
+	WORD $0x54ffdb61 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x911082d6 // add x22, x22, #0x420
-	WORD $0x54ffd9cc // b.gt l0
+	WORD $0x54ffdacc // b.gt l0
 
 l3:
 	RET

@@ -37,7 +37,7 @@ TEXT ·tiledQ3_Kx8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400314b // b.lt l3
+	WORD $0x5400304b // b.lt l3
 	WORD $0x4f00e460 // movi v0.16b, #0x3
 	WORD $0x4f00e481 // movi v1.16b, #0x4
 	WORD $0x8b1902e9 // add x9, x23, x25
@@ -251,7 +251,7 @@ l2:
 	WORD $0x4e040e74 // dup v20.4s, w19
 	WORD $0x4e040eb6 // dup v22.4s, w21
 	WORD $0x4eb28695 // add v21.4s, v20.4s, v18.4s
-	WORD $0x4eb386d3 // add v19.4s, v22.4s, v19.4s
+	WORD $0x4eb386d4 // add v20.4s, v22.4s, v19.4s
 	WORD $0x79c00233 // ldrsh w19, [x17]
 	WORD $0x79c00635 // ldrsh w21, [x17, #0x2]
 	WORD $0x8b180231 // add x17, x17, x24
@@ -259,7 +259,7 @@ l2:
 	WORD $0x4b150bf5 // neg w21, w21, lsl #2
 	WORD $0x4e040e70 // dup v16.4s, w19
 	WORD $0x4e040eb1 // dup v17.4s, w21
-	WORD $0x4ea88614 // add v20.4s, v16.4s, v8.4s
+	WORD $0x4ea88613 // add v19.4s, v16.4s, v8.4s
 	WORD $0x4e8718c8 // uzp1 v8.4s, v6.4s, v7.4s
 	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
 	WORD $0x4ea98632 // add v18.4s, v17.4s, v9.4s
@@ -337,106 +337,98 @@ l2:
 	WORD $0x4eab9ead // mul v13.4s, v21.4s, v11.4s
 	WORD $0x0f10a54c // sshll v12.4s, v10.4h, #0x0
 	WORD $0xfc6e7aca // ldr d10, [x22, x14, lsl #3]
-	WORD $0x4eab9e31 // mul v17.4s, v17.4s, v11.4s
-	WORD $0x4eab9def // mul v15.4s, v15.4s, v11.4s
-	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0x3dc00215 // ldr q21, [x16]
 	WORD $0x4eab9d29 // mul v9.4s, v9.4s, v11.4s
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
 	WORD $0x4eab9ce7 // mul v7.4s, v7.4s, v11.4s
 	WORD $0x4eab9ca5 // mul v5.4s, v5.4s, v11.4s
 	WORD $0x4eab9c63 // mul v3.4s, v3.4s, v11.4s
 	WORD $0x910005ce // add x14, x14, #0x1
-	WORD $0x4eac966d // mla v13.4s, v19.4s, v12.4s
-	WORD $0xbd400233 // ldr s19, [x17]
+	WORD $0x4eac968d // mla v13.4s, v20.4s, v12.4s
+	WORD $0xbd400234 // ldr s20, [x17]
 	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4eac9611 // mla v17.4s, v16.4s, v12.4s
-	WORD $0x4eac95cf // mla v15.4s, v14.4s, v12.4s
-	WORD $0xf10011df // cmp x14, #0x4
-	WORD $0x4f939153 // fmul v19.4s, v10.4s, v19.s[0]
 	WORD $0x4eac9509 // mla v9.4s, v8.4s, v12.4s
+	WORD $0xf10011df // cmp x14, #0x4
+	WORD $0x4f949154 // fmul v20.4s, v10.4s, v20.s[0]
 	WORD $0x4eac94c7 // mla v7.4s, v6.4s, v12.4s
 	WORD $0x4eac9485 // mla v5.4s, v4.4s, v12.4s
 	WORD $0x4eac9443 // mla v3.4s, v2.4s, v12.4s
 	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
-	WORD $0x4e21da30 // scvtf v16.4s, v17.4s
-	WORD $0x4e21d9ee // scvtf v14.4s, v15.4s
 	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
 	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
 	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x6e2dde6d // fmul v13.4s, v19.4s, v13.4s
-	WORD $0x3dc00213 // ldr q19, [x16]
-	WORD $0x4e2dd66d // fadd v13.4s, v19.4s, v13.4s
-	WORD $0x4eab9e93 // mul v19.4s, v20.4s, v11.4s
-	WORD $0x3d80020d // str q13, [x16]
-	WORD $0xbd40022d // ldr s13, [x17]
+	WORD $0x4e34cdb5 // fmla v21.4s, v13.4s, v20.4s
+	WORD $0x4eab9e6d // mul v13.4s, v19.4s, v11.4s
+	WORD $0x3d800215 // str q21, [x16]
+	WORD $0x3dc00273 // ldr q19, [x19]
 	WORD $0x8b080270 // add x16, x19, x8
+	WORD $0x4eac964d // mla v13.4s, v18.4s, v12.4s
+	WORD $0xbd400232 // ldr s18, [x17]
 	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4eac9653 // mla v19.4s, v18.4s, v12.4s
-	WORD $0x4f8d914d // fmul v13.4s, v10.4s, v13.s[0]
-	WORD $0x4e21da72 // scvtf v18.4s, v19.4s
-	WORD $0x6e32ddad // fmul v13.4s, v13.4s, v18.4s
-	WORD $0x3dc00272 // ldr q18, [x19]
-	WORD $0x4e2dd64d // fadd v13.4s, v18.4s, v13.4s
-	WORD $0x3d80026d // str q13, [x19]
-	WORD $0xbd40022d // ldr s13, [x17]
+	WORD $0x4f929152 // fmul v18.4s, v10.4s, v18.s[0]
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x4e32cdb3 // fmla v19.4s, v13.4s, v18.4s
+	WORD $0x4eab9e2d // mul v13.4s, v17.4s, v11.4s
+	WORD $0x3d800273 // str q19, [x19]
+	WORD $0x3dc00211 // ldr q17, [x16]
 	WORD $0x8b080213 // add x19, x16, x8
+	WORD $0x4eac960d // mla v13.4s, v16.4s, v12.4s
+	WORD $0xbd400230 // ldr s16, [x17]
 	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f8d914d // fmul v13.4s, v10.4s, v13.s[0]
-	WORD $0x6e30ddad // fmul v13.4s, v13.4s, v16.4s
-	WORD $0x3dc00210 // ldr q16, [x16]
-	WORD $0x4e2dd60d // fadd v13.4s, v16.4s, v13.4s
-	WORD $0x3d80020d // str q13, [x16]
-	WORD $0xbd40022d // ldr s13, [x17]
+	WORD $0x4f909150 // fmul v16.4s, v10.4s, v16.s[0]
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x4e30cdb1 // fmla v17.4s, v13.4s, v16.4s
+	WORD $0x4eab9ded // mul v13.4s, v15.4s, v11.4s
+	WORD $0x3d800211 // str q17, [x16]
+	WORD $0x3dc0026f // ldr q15, [x19]
 	WORD $0x8b080270 // add x16, x19, x8
+	WORD $0x4eac95cd // mla v13.4s, v14.4s, v12.4s
+	WORD $0xbd40022e // ldr s14, [x17]
 	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f8d914d // fmul v13.4s, v10.4s, v13.s[0]
-	WORD $0x6e2eddad // fmul v13.4s, v13.4s, v14.4s
-	WORD $0x3dc0026e // ldr q14, [x19]
-	WORD $0x4e2dd5cd // fadd v13.4s, v14.4s, v13.4s
-	WORD $0x3d80026d // str q13, [x19]
+	WORD $0x4f8e914e // fmul v14.4s, v10.4s, v14.s[0]
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x4e2ecdaf // fmla v15.4s, v13.4s, v14.4s
+	WORD $0x3d80026f // str q15, [x19]
 	WORD $0xbd400228 // ldr s8, [x17]
+	WORD $0x3dc0020d // ldr q13, [x16]
 	WORD $0x8b080213 // add x19, x16, x8
 	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x4f889148 // fmul v8.4s, v10.4s, v8.s[0]
-	WORD $0x6e29dd08 // fmul v8.4s, v8.4s, v9.4s
-	WORD $0x3dc00209 // ldr q9, [x16]
-	WORD $0x4e28d528 // fadd v8.4s, v9.4s, v8.4s
-	WORD $0x3d800208 // str q8, [x16]
+	WORD $0x4e28cd2d // fmla v13.4s, v9.4s, v8.4s
+	WORD $0x3d80020d // str q13, [x16]
 	WORD $0xbd400226 // ldr s6, [x17]
+	WORD $0x3dc00268 // ldr q8, [x19]
 	WORD $0x8b080270 // add x16, x19, x8
 	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x4f869146 // fmul v6.4s, v10.4s, v6.s[0]
-	WORD $0x6e27dcc6 // fmul v6.4s, v6.4s, v7.4s
-	WORD $0x3dc00267 // ldr q7, [x19]
-	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
-	WORD $0x3d800266 // str q6, [x19]
+	WORD $0x4e26cce8 // fmla v8.4s, v7.4s, v6.4s
+	WORD $0x3d800268 // str q8, [x19]
 	WORD $0xbd400224 // ldr s4, [x17]
+	WORD $0x3dc00206 // ldr q6, [x16]
 	WORD $0x8b080213 // add x19, x16, x8
 	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x4f849144 // fmul v4.4s, v10.4s, v4.s[0]
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x3dc00205 // ldr q5, [x16]
-	WORD $0x4e24d4a4 // fadd v4.4s, v5.4s, v4.4s
-	WORD $0x3d800204 // str q4, [x16]
+	WORD $0x4e24cca6 // fmla v6.4s, v5.4s, v4.4s
+	WORD $0x3d800206 // str q6, [x16]
 	WORD $0xbd400222 // ldr s2, [x17]
+	WORD $0x3dc00264 // ldr q4, [x19]
 	WORD $0x8b080270 // add x16, x19, x8
 	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x4f829142 // fmul v2.4s, v10.4s, v2.s[0]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3dc00263 // ldr q3, [x19]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3d800262 // str q2, [x19]
-	WORD $0x54ffd181 // b.ne l2
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x3d800264 // str q4, [x19]
+	WORD $0x54ffd281 // b.ne l2
 	WORD $0x1100056b // add w11, w11, #0x1
 	WORD $0x9103018c // add x12, x12, #0xc0
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x7100217f // cmp w11, #0x8
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100114a // add x10, x10, #0x4
-	WORD $0x54ffd041 // b.ne l1
+	WORD $0x54ffd141 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x911c82d6 // add x22, x22, #0x720
-	WORD $0x54ffcf8c // b.gt l0
+	WORD $0x54ffd08c // b.gt l0
 
 l3:
 	RET

@@ -37,7 +37,7 @@ TEXT ·tiledIQ4_NLx8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400214b // b.lt l2
+	WORD $0x5400204b // b.lt l2
 	WORD $0xd2931029 // mov x9, #0x9881
 	WORD $0xd281a02a // mov x10, #0xd01
 	WORD $0xf2b7f5a9 // movk x9, #0xbfad, lsl #16
@@ -223,90 +223,82 @@ l1:
 	WORD $0xfc6a796a // ldr d10, [x11, x10, lsl #3]
 	WORD $0xbd4001ac // ldr s12, [x13]
 	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x3dc0018d // ldr q13, [x12]
 	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x9100054a // add x10, x10, #0x1
 	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
 	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x9100054a // add x10, x10, #0x1
 	WORD $0xf100115f // cmp x10, #0x4
 	WORD $0x4f8c914c // fmul v12.4s, v10.4s, v12.s[0]
-	WORD $0x6e2bdd8b // fmul v11.4s, v12.4s, v11.4s
-	WORD $0x3dc0018c // ldr q12, [x12]
-	WORD $0x4e2bd58b // fadd v11.4s, v12.4s, v11.4s
-	WORD $0x3d80018b // str q11, [x12]
+	WORD $0x4e2ccd6d // fmla v13.4s, v11.4s, v12.4s
+	WORD $0x3d80018d // str q13, [x12]
 	WORD $0xbd4001a9 // ldr s9, [x13]
+	WORD $0x3dc001cb // ldr q11, [x14]
 	WORD $0x8b0801cc // add x12, x14, x8
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
-	WORD $0x6e28dd28 // fmul v8.4s, v9.4s, v8.4s
-	WORD $0x3dc001c9 // ldr q9, [x14]
-	WORD $0x4e28d528 // fadd v8.4s, v9.4s, v8.4s
-	WORD $0x4e8718c9 // uzp1 v9.4s, v6.4s, v7.4s
+	WORD $0x4e29cd0b // fmla v11.4s, v8.4s, v9.4s
+	WORD $0x4e8718c8 // uzp1 v8.4s, v6.4s, v7.4s
 	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
-	WORD $0x3d8001c8 // str q8, [x14]
-	WORD $0xbd4001a8 // ldr s8, [x13]
+	WORD $0x3d8001cb // str q11, [x14]
+	WORD $0xbd4001a9 // ldr s9, [x13]
+	WORD $0x3dc0018b // ldr q11, [x12]
 	WORD $0x8b08018e // add x14, x12, x8
 	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f889148 // fmul v8.4s, v10.4s, v8.s[0]
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x6e29dd08 // fmul v8.4s, v8.4s, v9.4s
-	WORD $0x3dc00189 // ldr q9, [x12]
-	WORD $0x4e28d528 // fadd v8.4s, v9.4s, v8.4s
-	WORD $0x3d800188 // str q8, [x12]
+	WORD $0x4e29cd0b // fmla v11.4s, v8.4s, v9.4s
+	WORD $0x3d80018b // str q11, [x12]
 	WORD $0xbd4001a7 // ldr s7, [x13]
+	WORD $0x3dc001c8 // ldr q8, [x14]
 	WORD $0x8b0801cc // add x12, x14, x8
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
-	WORD $0x6e26dce6 // fmul v6.4s, v7.4s, v6.4s
-	WORD $0x3dc001c7 // ldr q7, [x14]
-	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
-	WORD $0x4e851887 // uzp1 v7.4s, v4.4s, v5.4s
+	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
+	WORD $0x4e851886 // uzp1 v6.4s, v4.4s, v5.4s
 	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
-	WORD $0x3d8001c6 // str q6, [x14]
-	WORD $0xbd4001a6 // ldr s6, [x13]
+	WORD $0x3d8001c8 // str q8, [x14]
+	WORD $0xbd4001a7 // ldr s7, [x13]
+	WORD $0x3dc00188 // ldr q8, [x12]
 	WORD $0x8b08018e // add x14, x12, x8
 	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f869146 // fmul v6.4s, v10.4s, v6.s[0]
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
 	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x6e27dcc6 // fmul v6.4s, v6.4s, v7.4s
-	WORD $0x3dc00187 // ldr q7, [x12]
-	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
-	WORD $0x3d800186 // str q6, [x12]
+	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
+	WORD $0x3d800188 // str q8, [x12]
 	WORD $0xbd4001a5 // ldr s5, [x13]
+	WORD $0x3dc001c6 // ldr q6, [x14]
 	WORD $0x8b0801cc // add x12, x14, x8
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
-	WORD $0x6e24dca4 // fmul v4.4s, v5.4s, v4.4s
-	WORD $0x3dc001c5 // ldr q5, [x14]
-	WORD $0x4e24d4a4 // fadd v4.4s, v5.4s, v4.4s
-	WORD $0x4e831845 // uzp1 v5.4s, v2.4s, v3.4s
+	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
+	WORD $0x4e831844 // uzp1 v4.4s, v2.4s, v3.4s
 	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
-	WORD $0x3d8001c4 // str q4, [x14]
-	WORD $0xbd4001a4 // ldr s4, [x13]
+	WORD $0x3d8001c6 // str q6, [x14]
+	WORD $0xbd4001a5 // ldr s5, [x13]
+	WORD $0x3dc00186 // ldr q6, [x12]
 	WORD $0x8b08018e // add x14, x12, x8
 	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f849144 // fmul v4.4s, v10.4s, v4.s[0]
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x3dc00185 // ldr q5, [x12]
-	WORD $0x4e24d4a4 // fadd v4.4s, v5.4s, v4.4s
-	WORD $0x3d800184 // str q4, [x12]
+	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
+	WORD $0x3d800186 // str q6, [x12]
 	WORD $0xbd4001a3 // ldr s3, [x13]
+	WORD $0x3dc001c4 // ldr q4, [x14]
 	WORD $0x8b0801cc // add x12, x14, x8
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f839143 // fmul v3.4s, v10.4s, v3.s[0]
-	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
-	WORD $0x3dc001c3 // ldr q3, [x14]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3d8001c2 // str q2, [x14]
-	WORD $0x54ffe181 // b.ne l1
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0x3d8001c4 // str q4, [x14]
+	WORD $0x54ffe281 // b.ne l1
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x910482d6 // add x22, x22, #0x120
-	WORD $0x54ffe0ac // b.gt l0
+	WORD $0x54ffe1ac // b.gt l0
 
 l2:
 	RET
@@ -346,7 +338,7 @@ TEXT ·tiledMXFP4x8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400228b // b.lt l2
+	WORD $0x5400218b // b.lt l2
 	WORD $0xd2802009 // mov x9, #0x100
 	WORD $0xd29fe00a // mov x10, #0xff00
 	WORD $0x4f000422 // movi v2.4s, #0x1
@@ -546,86 +538,78 @@ l1:
 	WORD $0x6e6e1ded // bsl v13.16b, v15.16b, v14.16b
 	WORD $0xbd4001ae // ldr s14, [x13]
 	WORD $0x4e21da0f // scvtf v15.4s, v16.4s
+	WORD $0x3dc00190 // ldr q16, [x12]
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f8e91ae // fmul v14.4s, v13.4s, v14.s[0]
-	WORD $0x6e2fddce // fmul v14.4s, v14.4s, v15.4s
-	WORD $0x3dc0018f // ldr q15, [x12]
-	WORD $0x4e2ed5ee // fadd v14.4s, v15.4s, v14.4s
-	WORD $0x3d80018e // str q14, [x12]
+	WORD $0x4e2ecdf0 // fmla v16.4s, v15.4s, v14.4s
+	WORD $0x3d800190 // str q16, [x12]
 	WORD $0xbd4001ac // ldr s12, [x13]
+	WORD $0x3dc001ce // ldr q14, [x14]
 	WORD $0x8b0801cc // add x12, x14, x8
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f8c91ac // fmul v12.4s, v13.4s, v12.s[0]
-	WORD $0x6e2bdd8b // fmul v11.4s, v12.4s, v11.4s
-	WORD $0x3dc001cc // ldr q12, [x14]
-	WORD $0x4e2bd58b // fadd v11.4s, v12.4s, v11.4s
-	WORD $0x4e8a192c // uzp1 v12.4s, v9.4s, v10.4s
+	WORD $0x4e2ccd6e // fmla v14.4s, v11.4s, v12.4s
+	WORD $0x4e8a192b // uzp1 v11.4s, v9.4s, v10.4s
 	WORD $0x4e8a5929 // uzp2 v9.4s, v9.4s, v10.4s
-	WORD $0x3d8001cb // str q11, [x14]
-	WORD $0xbd4001ab // ldr s11, [x13]
+	WORD $0x3d8001ce // str q14, [x14]
+	WORD $0xbd4001ac // ldr s12, [x13]
+	WORD $0x3dc0018e // ldr q14, [x12]
 	WORD $0x8b08018e // add x14, x12, x8
 	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f8b91ab // fmul v11.4s, v13.4s, v11.s[0]
-	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x4f8c91ac // fmul v12.4s, v13.4s, v12.s[0]
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
 	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x6e2cdd6b // fmul v11.4s, v11.4s, v12.4s
-	WORD $0x3dc0018c // ldr q12, [x12]
-	WORD $0x4e2bd58b // fadd v11.4s, v12.4s, v11.4s
-	WORD $0x3d80018b // str q11, [x12]
+	WORD $0x4e2ccd6e // fmla v14.4s, v11.4s, v12.4s
+	WORD $0x3d80018e // str q14, [x12]
 	WORD $0xbd4001aa // ldr s10, [x13]
+	WORD $0x3dc001cb // ldr q11, [x14]
 	WORD $0x8b0801cc // add x12, x14, x8
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f8a91aa // fmul v10.4s, v13.4s, v10.s[0]
-	WORD $0x6e29dd49 // fmul v9.4s, v10.4s, v9.4s
-	WORD $0x3dc001ca // ldr q10, [x14]
-	WORD $0x4e29d549 // fadd v9.4s, v10.4s, v9.4s
-	WORD $0x4e8818ea // uzp1 v10.4s, v7.4s, v8.4s
+	WORD $0x4e2acd2b // fmla v11.4s, v9.4s, v10.4s
+	WORD $0x4e8818e9 // uzp1 v9.4s, v7.4s, v8.4s
 	WORD $0x4e8858e7 // uzp2 v7.4s, v7.4s, v8.4s
-	WORD $0x3d8001c9 // str q9, [x14]
-	WORD $0xbd4001a9 // ldr s9, [x13]
+	WORD $0x3d8001cb // str q11, [x14]
+	WORD $0xbd4001aa // ldr s10, [x13]
+	WORD $0x3dc0018b // ldr q11, [x12]
 	WORD $0x8b08018e // add x14, x12, x8
 	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f8991a9 // fmul v9.4s, v13.4s, v9.s[0]
-	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x4f8a91aa // fmul v10.4s, v13.4s, v10.s[0]
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
 	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x6e2add29 // fmul v9.4s, v9.4s, v10.4s
-	WORD $0x3dc0018a // ldr q10, [x12]
-	WORD $0x4e29d549 // fadd v9.4s, v10.4s, v9.4s
-	WORD $0x3d800189 // str q9, [x12]
+	WORD $0x4e2acd2b // fmla v11.4s, v9.4s, v10.4s
+	WORD $0x3d80018b // str q11, [x12]
 	WORD $0xbd4001a8 // ldr s8, [x13]
+	WORD $0x3dc001c9 // ldr q9, [x14]
 	WORD $0x8b0801cc // add x12, x14, x8
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f8891a8 // fmul v8.4s, v13.4s, v8.s[0]
-	WORD $0x6e27dd07 // fmul v7.4s, v8.4s, v7.4s
-	WORD $0x3dc001c8 // ldr q8, [x14]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e8618a8 // uzp1 v8.4s, v5.4s, v6.4s
+	WORD $0x4e28cce9 // fmla v9.4s, v7.4s, v8.4s
+	WORD $0x4e8618a7 // uzp1 v7.4s, v5.4s, v6.4s
 	WORD $0x4e8658a5 // uzp2 v5.4s, v5.4s, v6.4s
-	WORD $0x3d8001c7 // str q7, [x14]
-	WORD $0xbd4001a7 // ldr s7, [x13]
+	WORD $0x3d8001c9 // str q9, [x14]
+	WORD $0xbd4001a8 // ldr s8, [x13]
+	WORD $0x3dc00189 // ldr q9, [x12]
 	WORD $0x8b08018e // add x14, x12, x8
 	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f8791a7 // fmul v7.4s, v13.4s, v7.s[0]
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x4f8891a8 // fmul v8.4s, v13.4s, v8.s[0]
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
 	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x6e28dce7 // fmul v7.4s, v7.4s, v8.4s
-	WORD $0x3dc00188 // ldr q8, [x12]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x3d800187 // str q7, [x12]
+	WORD $0x4e28cce9 // fmla v9.4s, v7.4s, v8.4s
+	WORD $0x3d800189 // str q9, [x12]
 	WORD $0xbd4001a6 // ldr s6, [x13]
+	WORD $0x3dc001c7 // ldr q7, [x14]
 	WORD $0x8b0801cc // add x12, x14, x8
 	WORD $0x8b1801ad // add x13, x13, x24
 	WORD $0x4f8691a6 // fmul v6.4s, v13.4s, v6.s[0]
-	WORD $0x6e25dcc5 // fmul v5.4s, v6.4s, v5.4s
-	WORD $0x3dc001c6 // ldr q6, [x14]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x3d8001c5 // str q5, [x14]
-	WORD $0x54ffe0a1 // b.ne l1
+	WORD $0x4e26cca7 // fmla v7.4s, v5.4s, v6.4s
+	WORD $0x3d8001c7 // str q7, [x14]
+	WORD $0x54ffe1a1 // b.ne l1
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x910442d6 // add x22, x22, #0x110
-	WORD $0x54ffdfcc // b.gt l0
+	WORD $0x54ffe0cc // b.gt l0
 
 l2:
 	RET

@@ -40,7 +40,7 @@ TEXT ·mlx2x8NEON(SB), NOSPLIT, $0-56
 	WORD $0x8b0a016c // add x12, x11, x10
 	WORD $0xad000160 // stp q0, q0, [x11]
 	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
-	WORD $0x5400210b // b.lt l7
+	WORD $0x5400200b // b.lt l7
 	WORD $0x5280080b // mov w11, #0x40
 	WORD $0x4f00e460 // movi v0.16b, #0x3
 	WORD $0x8b1902ed // add x13, x23, x25
@@ -53,7 +53,7 @@ TEXT ·mlx2x8NEON(SB), NOSPLIT, $0-56
 l0:
 	WORD $0xeb0b0339 // subs x25, x25, x11
 	WORD $0x8b0c02d6 // add x22, x22, x12
-	WORD $0x54001fad // b.le l7
+	WORD $0x54001ead // b.le l7
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
@@ -72,7 +72,7 @@ l2:
 
 l3:
 	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x14000057 // b l6
+	WORD $0x1400004f // b l6
 
 l4:
 	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
@@ -83,86 +83,78 @@ l5:
 	WORD $0x8b101293 // add x19, x20, x16, lsl #4
 	WORD $0xbd40022b // ldr s11, [x17]
 	WORD $0x4e8858e7 // uzp2 v7.4s, v7.4s, v8.4s
+	WORD $0x3dc0026c // ldr q12, [x19]
 	WORD $0x8b0a0275 // add x21, x19, x10
 	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x91000610 // add x16, x16, #0x1
 	WORD $0x4f8b912b // fmul v11.4s, v9.4s, v11.s[0]
-	WORD $0xf100121f // cmp x16, #0x4
+	WORD $0x91000610 // add x16, x16, #0x1
 	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0xf100121f // cmp x16, #0x4
 	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x6e2add6a // fmul v10.4s, v11.4s, v10.4s
-	WORD $0x3dc0026b // ldr q11, [x19]
-	WORD $0x4e2ad56a // fadd v10.4s, v11.4s, v10.4s
-	WORD $0x3d80026a // str q10, [x19]
+	WORD $0x4e2bcd4c // fmla v12.4s, v10.4s, v11.4s
+	WORD $0x3d80026c // str q12, [x19]
 	WORD $0xbd400228 // ldr s8, [x17]
+	WORD $0x3dc002aa // ldr q10, [x21]
 	WORD $0x8b0a02b3 // add x19, x21, x10
 	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x4f889128 // fmul v8.4s, v9.4s, v8.s[0]
-	WORD $0x6e27dd07 // fmul v7.4s, v8.4s, v7.4s
-	WORD $0x3dc002a8 // ldr q8, [x21]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e8618a8 // uzp1 v8.4s, v5.4s, v6.4s
+	WORD $0x4e28ccea // fmla v10.4s, v7.4s, v8.4s
+	WORD $0x4e8618a7 // uzp1 v7.4s, v5.4s, v6.4s
 	WORD $0x4e8658a5 // uzp2 v5.4s, v5.4s, v6.4s
-	WORD $0x3d8002a7 // str q7, [x21]
-	WORD $0xbd400227 // ldr s7, [x17]
+	WORD $0x3d8002aa // str q10, [x21]
+	WORD $0xbd400228 // ldr s8, [x17]
+	WORD $0x3dc0026a // ldr q10, [x19]
 	WORD $0x8b0a0275 // add x21, x19, x10
 	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f879127 // fmul v7.4s, v9.4s, v7.s[0]
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x4f889128 // fmul v8.4s, v9.4s, v8.s[0]
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
 	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x6e28dce7 // fmul v7.4s, v7.4s, v8.4s
-	WORD $0x3dc00268 // ldr q8, [x19]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x3d800267 // str q7, [x19]
+	WORD $0x4e28ccea // fmla v10.4s, v7.4s, v8.4s
+	WORD $0x3d80026a // str q10, [x19]
 	WORD $0xbd400226 // ldr s6, [x17]
+	WORD $0x3dc002a7 // ldr q7, [x21]
 	WORD $0x8b0a02b3 // add x19, x21, x10
 	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x4f869126 // fmul v6.4s, v9.4s, v6.s[0]
-	WORD $0x6e25dcc5 // fmul v5.4s, v6.4s, v5.4s
-	WORD $0x3dc002a6 // ldr q6, [x21]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e841866 // uzp1 v6.4s, v3.4s, v4.4s
+	WORD $0x4e26cca7 // fmla v7.4s, v5.4s, v6.4s
+	WORD $0x4e841865 // uzp1 v5.4s, v3.4s, v4.4s
 	WORD $0x4e845863 // uzp2 v3.4s, v3.4s, v4.4s
-	WORD $0x3d8002a5 // str q5, [x21]
-	WORD $0xbd400225 // ldr s5, [x17]
+	WORD $0x3d8002a7 // str q7, [x21]
+	WORD $0xbd400226 // ldr s6, [x17]
+	WORD $0x3dc00267 // ldr q7, [x19]
 	WORD $0x8b0a0275 // add x21, x19, x10
 	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f859125 // fmul v5.4s, v9.4s, v5.s[0]
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x4f869126 // fmul v6.4s, v9.4s, v6.s[0]
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	WORD $0x3dc00266 // ldr q6, [x19]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x3d800265 // str q5, [x19]
+	WORD $0x4e26cca7 // fmla v7.4s, v5.4s, v6.4s
+	WORD $0x3d800267 // str q7, [x19]
 	WORD $0xbd400224 // ldr s4, [x17]
+	WORD $0x3dc002a5 // ldr q5, [x21]
 	WORD $0x8b0a02b3 // add x19, x21, x10
 	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x4f849124 // fmul v4.4s, v9.4s, v4.s[0]
-	WORD $0x6e23dc83 // fmul v3.4s, v4.4s, v3.4s
-	WORD $0x3dc002a4 // ldr q4, [x21]
-	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
-	WORD $0x4e821824 // uzp1 v4.4s, v1.4s, v2.4s
+	WORD $0x4e24cc65 // fmla v5.4s, v3.4s, v4.4s
+	WORD $0x4e821823 // uzp1 v3.4s, v1.4s, v2.4s
 	WORD $0x4e825821 // uzp2 v1.4s, v1.4s, v2.4s
-	WORD $0x3d8002a3 // str q3, [x21]
-	WORD $0xbd400223 // ldr s3, [x17]
+	WORD $0x3d8002a5 // str q5, [x21]
+	WORD $0xbd400224 // ldr s4, [x17]
+	WORD $0x3dc00265 // ldr q5, [x19]
 	WORD $0x8b0a0275 // add x21, x19, x10
 	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f839123 // fmul v3.4s, v9.4s, v3.s[0]
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4f849124 // fmul v4.4s, v9.4s, v4.s[0]
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
 	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
-	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
-	WORD $0x3dc00264 // ldr q4, [x19]
-	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
-	WORD $0x3d800263 // str q3, [x19]
+	WORD $0x4e24cc65 // fmla v5.4s, v3.4s, v4.4s
+	WORD $0x3d800265 // str q5, [x19]
 	WORD $0xbd400222 // ldr s2, [x17]
+	WORD $0x3dc002a3 // ldr q3, [x21]
 	WORD $0x8b0a02b3 // add x19, x21, x10
 	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x4f829122 // fmul v2.4s, v9.4s, v2.s[0]
-	WORD $0x6e21dc41 // fmul v1.4s, v2.4s, v1.4s
-	WORD $0x3dc002a2 // ldr q2, [x21]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3d8002a1 // str q1, [x21]
-	WORD $0x54fff460 // b.eq l2
+	WORD $0x4e22cc23 // fmla v3.4s, v1.4s, v2.4s
+	WORD $0x3d8002a3 // str q3, [x21]
+	WORD $0x54fff560 // b.eq l2
 
 l6:
 	WORD $0x8b1011f1 // add x17, x15, x16, lsl #4
@@ -315,9 +307,9 @@ l6:
 	WORD $0x4e8ba541 // smmla v1.4s, v10.16b, v11.16b
 	WORD $0x4e8ba522 // smmla v2.4s, v9.16b, v11.16b
 	WORD $0xfc707ac9 // ldr d9, [x22, x16, lsl #3]
-	WORD $0xb4ffe289 // cbz x9, l4
+	WORD $0xb4ffe389 // cbz x9, l4
 	WORD $0x2e613929 // shll v9.4s, v9.4h, #16
-	WORD $0x17ffff13 // b l5
+	WORD $0x17ffff1b // b l5
 
 l7:
 	RET
@@ -360,7 +352,7 @@ TEXT ·mlx3x8NEON(SB), NOSPLIT, $0-56
 	WORD $0x8b0a016c // add x12, x11, x10
 	WORD $0xad000160 // stp q0, q0, [x11]
 	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
-	WORD $0x5400246b // b.lt l7
+	WORD $0x5400236b // b.lt l7
 	WORD $0xd2c0180b // mov x11, #0xc000000000
 	WORD $0xd2c0080c // mov x12, #0x4000000000
 	WORD $0x4f00e460 // movi v0.16b, #0x3
@@ -375,7 +367,7 @@ TEXT ·mlx3x8NEON(SB), NOSPLIT, $0-56
 l0:
 	WORD $0xeb0b0339 // subs x25, x25, x11
 	WORD $0x8b0c02d6 // add x22, x22, x12
-	WORD $0x540022cd // b.le l7
+	WORD $0x540021cd // b.le l7
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
@@ -394,7 +386,7 @@ l2:
 
 l3:
 	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x14000057 // b l6
+	WORD $0x1400004f // b l6
 
 l4:
 	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
@@ -405,86 +397,78 @@ l5:
 	WORD $0x8b101293 // add x19, x20, x16, lsl #4
 	WORD $0xbd40022c // ldr s12, [x17]
 	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
+	WORD $0x3dc0026d // ldr q13, [x19]
 	WORD $0x8b0a0275 // add x21, x19, x10
 	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x91000610 // add x16, x16, #0x1
 	WORD $0x4f8c914c // fmul v12.4s, v10.4s, v12.s[0]
-	WORD $0xf100121f // cmp x16, #0x4
+	WORD $0x91000610 // add x16, x16, #0x1
 	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0xf100121f // cmp x16, #0x4
 	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e2bdd8b // fmul v11.4s, v12.4s, v11.4s
-	WORD $0x3dc0026c // ldr q12, [x19]
-	WORD $0x4e2bd58b // fadd v11.4s, v12.4s, v11.4s
-	WORD $0x3d80026b // str q11, [x19]
+	WORD $0x4e2ccd6d // fmla v13.4s, v11.4s, v12.4s
+	WORD $0x3d80026d // str q13, [x19]
 	WORD $0xbd400229 // ldr s9, [x17]
+	WORD $0x3dc002ab // ldr q11, [x21]
 	WORD $0x8b0a02b3 // add x19, x21, x10
 	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
-	WORD $0x6e28dd28 // fmul v8.4s, v9.4s, v8.4s
-	WORD $0x3dc002a9 // ldr q9, [x21]
-	WORD $0x4e28d528 // fadd v8.4s, v9.4s, v8.4s
-	WORD $0x4e8718c9 // uzp1 v9.4s, v6.4s, v7.4s
+	WORD $0x4e29cd0b // fmla v11.4s, v8.4s, v9.4s
+	WORD $0x4e8718c8 // uzp1 v8.4s, v6.4s, v7.4s
 	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
-	WORD $0x3d8002a8 // str q8, [x21]
-	WORD $0xbd400228 // ldr s8, [x17]
+	WORD $0x3d8002ab // str q11, [x21]
+	WORD $0xbd400229 // ldr s9, [x17]
+	WORD $0x3dc0026b // ldr q11, [x19]
 	WORD $0x8b0a0275 // add x21, x19, x10
 	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f889148 // fmul v8.4s, v10.4s, v8.s[0]
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x6e29dd08 // fmul v8.4s, v8.4s, v9.4s
-	WORD $0x3dc00269 // ldr q9, [x19]
-	WORD $0x4e28d528 // fadd v8.4s, v9.4s, v8.4s
-	WORD $0x3d800268 // str q8, [x19]
+	WORD $0x4e29cd0b // fmla v11.4s, v8.4s, v9.4s
+	WORD $0x3d80026b // str q11, [x19]
 	WORD $0xbd400227 // ldr s7, [x17]
+	WORD $0x3dc002a8 // ldr q8, [x21]
 	WORD $0x8b0a02b3 // add x19, x21, x10
 	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
-	WORD $0x6e26dce6 // fmul v6.4s, v7.4s, v6.4s
-	WORD $0x3dc002a7 // ldr q7, [x21]
-	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
-	WORD $0x4e851887 // uzp1 v7.4s, v4.4s, v5.4s
+	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
+	WORD $0x4e851886 // uzp1 v6.4s, v4.4s, v5.4s
 	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
-	WORD $0x3d8002a6 // str q6, [x21]
-	WORD $0xbd400226 // ldr s6, [x17]
+	WORD $0x3d8002a8 // str q8, [x21]
+	WORD $0xbd400227 // ldr s7, [x17]
+	WORD $0x3dc00268 // ldr q8, [x19]
 	WORD $0x8b0a0275 // add x21, x19, x10
 	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f869146 // fmul v6.4s, v10.4s, v6.s[0]
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
 	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x6e27dcc6 // fmul v6.4s, v6.4s, v7.4s
-	WORD $0x3dc00267 // ldr q7, [x19]
-	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
-	WORD $0x3d800266 // str q6, [x19]
+	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
+	WORD $0x3d800268 // str q8, [x19]
 	WORD $0xbd400225 // ldr s5, [x17]
+	WORD $0x3dc002a6 // ldr q6, [x21]
 	WORD $0x8b0a02b3 // add x19, x21, x10
 	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
-	WORD $0x6e24dca4 // fmul v4.4s, v5.4s, v4.4s
-	WORD $0x3dc002a5 // ldr q5, [x21]
-	WORD $0x4e24d4a4 // fadd v4.4s, v5.4s, v4.4s
-	WORD $0x4e831845 // uzp1 v5.4s, v2.4s, v3.4s
+	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
+	WORD $0x4e831844 // uzp1 v4.4s, v2.4s, v3.4s
 	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
-	WORD $0x3d8002a4 // str q4, [x21]
-	WORD $0xbd400224 // ldr s4, [x17]
+	WORD $0x3d8002a6 // str q6, [x21]
+	WORD $0xbd400225 // ldr s5, [x17]
+	WORD $0x3dc00266 // ldr q6, [x19]
 	WORD $0x8b0a0275 // add x21, x19, x10
 	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f849144 // fmul v4.4s, v10.4s, v4.s[0]
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x3dc00265 // ldr q5, [x19]
-	WORD $0x4e24d4a4 // fadd v4.4s, v5.4s, v4.4s
-	WORD $0x3d800264 // str q4, [x19]
+	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
+	WORD $0x3d800266 // str q6, [x19]
 	WORD $0xbd400223 // ldr s3, [x17]
+	WORD $0x3dc002a4 // ldr q4, [x21]
 	WORD $0x8b0a02b3 // add x19, x21, x10
 	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x4f839143 // fmul v3.4s, v10.4s, v3.s[0]
-	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
-	WORD $0x3dc002a3 // ldr q3, [x21]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3d8002a2 // str q2, [x21]
-	WORD $0x54fff460 // b.eq l2
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0x3d8002a4 // str q4, [x21]
+	WORD $0x54fff560 // b.eq l2
 
 l6:
 	WORD $0x8b1011f1 // add x17, x15, x16, lsl #4
@@ -662,9 +646,9 @@ l6:
 	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
 	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
 	WORD $0xfc707aca // ldr d10, [x22, x16, lsl #3]
-	WORD $0xb4ffdf69 // cbz x9, l4
+	WORD $0xb4ffe069 // cbz x9, l4
 	WORD $0x2e61394a // shll v10.4s, v10.4h, #16
-	WORD $0x17fffefa // b l5
+	WORD $0x17ffff02 // b l5
 
 l7:
 	RET

@@ -40,7 +40,7 @@ TEXT ·mlx6x8NEON(SB), NOSPLIT, $0-56
 	WORD $0x8b0a016c // add x12, x11, x10
 	WORD $0xad000160 // stp q0, q0, [x11]
 	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
-	WORD $0x540023eb // b.lt l7
+	WORD $0x540022eb // b.lt l7
 	WORD $0x0b08050b // add w11, w8, w8, lsl #1
 	WORD $0x531b690c // lsl w12, w8, #5
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
@@ -54,7 +54,7 @@ TEXT ·mlx6x8NEON(SB), NOSPLIT, $0-56
 l0:
 	WORD $0xeb0b0339 // subs x25, x25, x11
 	WORD $0x8b0d02d6 // add x22, x22, x13
-	WORD $0x5400226d // b.le l7
+	WORD $0x5400216d // b.le l7
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
@@ -73,7 +73,7 @@ l2:
 
 l3:
 	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x14000057 // b l6
+	WORD $0x1400004f // b l6
 
 l4:
 	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
@@ -84,86 +84,78 @@ l5:
 	WORD $0x8b101293 // add x19, x20, x16, lsl #4
 	WORD $0xbd40022c // ldr s12, [x17]
 	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
+	WORD $0x3dc0026d // ldr q13, [x19]
 	WORD $0x8b0a0275 // add x21, x19, x10
 	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x91000610 // add x16, x16, #0x1
 	WORD $0x4f8c914c // fmul v12.4s, v10.4s, v12.s[0]
-	WORD $0xf100121f // cmp x16, #0x4
+	WORD $0x91000610 // add x16, x16, #0x1
 	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0xf100121f // cmp x16, #0x4
 	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e2bdd8b // fmul v11.4s, v12.4s, v11.4s
-	WORD $0x3dc0026c // ldr q12, [x19]
-	WORD $0x4e2bd58b // fadd v11.4s, v12.4s, v11.4s
-	WORD $0x3d80026b // str q11, [x19]
+	WORD $0x4e2ccd6d // fmla v13.4s, v11.4s, v12.4s
+	WORD $0x3d80026d // str q13, [x19]
 	WORD $0xbd400229 // ldr s9, [x17]
+	WORD $0x3dc002ab // ldr q11, [x21]
 	WORD $0x8b0a02b3 // add x19, x21, x10
 	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
-	WORD $0x6e28dd28 // fmul v8.4s, v9.4s, v8.4s
-	WORD $0x3dc002a9 // ldr q9, [x21]
-	WORD $0x4e28d528 // fadd v8.4s, v9.4s, v8.4s
-	WORD $0x4e8718c9 // uzp1 v9.4s, v6.4s, v7.4s
+	WORD $0x4e29cd0b // fmla v11.4s, v8.4s, v9.4s
+	WORD $0x4e8718c8 // uzp1 v8.4s, v6.4s, v7.4s
 	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
-	WORD $0x3d8002a8 // str q8, [x21]
-	WORD $0xbd400228 // ldr s8, [x17]
+	WORD $0x3d8002ab // str q11, [x21]
+	WORD $0xbd400229 // ldr s9, [x17]
+	WORD $0x3dc0026b // ldr q11, [x19]
 	WORD $0x8b0a0275 // add x21, x19, x10
 	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f889148 // fmul v8.4s, v10.4s, v8.s[0]
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x6e29dd08 // fmul v8.4s, v8.4s, v9.4s
-	WORD $0x3dc00269 // ldr q9, [x19]
-	WORD $0x4e28d528 // fadd v8.4s, v9.4s, v8.4s
-	WORD $0x3d800268 // str q8, [x19]
+	WORD $0x4e29cd0b // fmla v11.4s, v8.4s, v9.4s
+	WORD $0x3d80026b // str q11, [x19]
 	WORD $0xbd400227 // ldr s7, [x17]
+	WORD $0x3dc002a8 // ldr q8, [x21]
 	WORD $0x8b0a02b3 // add x19, x21, x10
 	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
-	WORD $0x6e26dce6 // fmul v6.4s, v7.4s, v6.4s
-	WORD $0x3dc002a7 // ldr q7, [x21]
-	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
-	WORD $0x4e851887 // uzp1 v7.4s, v4.4s, v5.4s
+	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
+	WORD $0x4e851886 // uzp1 v6.4s, v4.4s, v5.4s
 	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
-	WORD $0x3d8002a6 // str q6, [x21]
-	WORD $0xbd400226 // ldr s6, [x17]
+	WORD $0x3d8002a8 // str q8, [x21]
+	WORD $0xbd400227 // ldr s7, [x17]
+	WORD $0x3dc00268 // ldr q8, [x19]
 	WORD $0x8b0a0275 // add x21, x19, x10
 	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f869146 // fmul v6.4s, v10.4s, v6.s[0]
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
 	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x6e27dcc6 // fmul v6.4s, v6.4s, v7.4s
-	WORD $0x3dc00267 // ldr q7, [x19]
-	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
-	WORD $0x3d800266 // str q6, [x19]
+	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
+	WORD $0x3d800268 // str q8, [x19]
 	WORD $0xbd400225 // ldr s5, [x17]
+	WORD $0x3dc002a6 // ldr q6, [x21]
 	WORD $0x8b0a02b3 // add x19, x21, x10
 	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
-	WORD $0x6e24dca4 // fmul v4.4s, v5.4s, v4.4s
-	WORD $0x3dc002a5 // ldr q5, [x21]
-	WORD $0x4e24d4a4 // fadd v4.4s, v5.4s, v4.4s
-	WORD $0x4e831845 // uzp1 v5.4s, v2.4s, v3.4s
+	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
+	WORD $0x4e831844 // uzp1 v4.4s, v2.4s, v3.4s
 	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
-	WORD $0x3d8002a4 // str q4, [x21]
-	WORD $0xbd400224 // ldr s4, [x17]
+	WORD $0x3d8002a6 // str q6, [x21]
+	WORD $0xbd400225 // ldr s5, [x17]
+	WORD $0x3dc00266 // ldr q6, [x19]
 	WORD $0x8b0a0275 // add x21, x19, x10
 	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f849144 // fmul v4.4s, v10.4s, v4.s[0]
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x3dc00265 // ldr q5, [x19]
-	WORD $0x4e24d4a4 // fadd v4.4s, v5.4s, v4.4s
-	WORD $0x3d800264 // str q4, [x19]
+	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
+	WORD $0x3d800266 // str q6, [x19]
 	WORD $0xbd400223 // ldr s3, [x17]
+	WORD $0x3dc002a4 // ldr q4, [x21]
 	WORD $0x8b0a02b3 // add x19, x21, x10
 	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x4f839143 // fmul v3.4s, v10.4s, v3.s[0]
-	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
-	WORD $0x3dc002a3 // ldr q3, [x21]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3d8002a2 // str q2, [x21]
-	WORD $0x54fff460 // b.eq l2
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0x3d8002a4 // str q4, [x21]
+	WORD $0x54fff560 // b.eq l2
 
 l6:
 	WORD $0x8b1011f1 // add x17, x15, x16, lsl #4
@@ -338,9 +330,9 @@ l6:
 	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
 	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
 	WORD $0xfc707aca // ldr d10, [x22, x16, lsl #3]
-	WORD $0xb4ffdfc9 // cbz x9, l4
+	WORD $0xb4ffe0c9 // cbz x9, l4
 	WORD $0x2e61394a // shll v10.4s, v10.4h, #16
-	WORD $0x17fffefd // b l5
+	WORD $0x17ffff05 // b l5
 
 l7:
 	RET
@@ -383,7 +375,7 @@ TEXT ·mlx8x8NEON(SB), NOSPLIT, $0-56
 	WORD $0x8b0a016c // add x12, x11, x10
 	WORD $0xad000160 // stp q0, q0, [x11]
 	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
-	WORD $0x5400286b // b.lt l7
+	WORD $0x5400276b // b.lt l7
 	WORD $0x5280080b // mov w11, #0x40
 	WORD $0x531b690d // lsl w13, w8, #5
 	WORD $0x4f04e400 // movi v0.16b, #0x80
@@ -397,7 +389,7 @@ TEXT ·mlx8x8NEON(SB), NOSPLIT, $0-56
 l0:
 	WORD $0xeb0d0339 // subs x25, x25, x13
 	WORD $0x8b0e02d6 // add x22, x22, x14
-	WORD $0x540026ed // b.le l7
+	WORD $0x540025ed // b.le l7
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
@@ -417,89 +409,81 @@ l2:
 
 l3:
 	WORD $0xaa1f03f1 // mov x17, xzr
-	WORD $0x1400004f // b l6
+	WORD $0x14000047 // b l6
 
 l4:
-	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
+	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
 
 l5:
 	WORD $0xaa0b03f3 // mov x19, x11
-	WORD $0x4e21d968 // scvtf v8.4s, v11.4s
 	WORD $0x8b111295 // add x21, x20, x17, lsl #4
-	WORD $0xbd400267 // ldr s7, [x19]
+	WORD $0x4e21d987 // scvtf v7.4s, v12.4s
+	WORD $0xbd400264 // ldr s4, [x19]
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x3dc002a8 // ldr q8, [x21]
 	WORD $0x8b0a02ba // add x26, x21, x10
 	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
 	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x4f879087 // fmul v7.4s, v4.4s, v7.s[0]
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
 	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
 	WORD $0x91000631 // add x17, x17, #0x1
 	WORD $0xf100123f // cmp x17, #0x4
-	WORD $0x6e28dce7 // fmul v7.4s, v7.4s, v8.4s
-	WORD $0x3dc002a8 // ldr q8, [x21]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e21d948 // scvtf v8.4s, v10.4s
-	WORD $0x3d8002a7 // str q7, [x21]
-	WORD $0xbd400267 // ldr s7, [x19]
-	WORD $0x8b0a0355 // add x21, x26, x10
-	WORD $0x8b180273 // add x19, x19, x24
-	WORD $0x4f879087 // fmul v7.4s, v4.4s, v7.s[0]
-	WORD $0x6e28dce7 // fmul v7.4s, v7.4s, v8.4s
+	WORD $0x4e24cce8 // fmla v8.4s, v7.4s, v4.4s
+	WORD $0x4e21d967 // scvtf v7.4s, v11.4s
+	WORD $0x3d8002a8 // str q8, [x21]
+	WORD $0xbd400264 // ldr s4, [x19]
 	WORD $0x3dc00348 // ldr q8, [x26]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e21d928 // scvtf v8.4s, v9.4s
-	WORD $0x3d800347 // str q7, [x26]
-	WORD $0xbd400267 // ldr s7, [x19]
-	WORD $0x8b0a02ba // add x26, x21, x10
+	WORD $0x8b0a0355 // add x21, x26, x10
 	WORD $0x8b180273 // add x19, x19, x24
-	WORD $0x4f879087 // fmul v7.4s, v4.4s, v7.s[0]
-	WORD $0x6e28dce7 // fmul v7.4s, v7.4s, v8.4s
+	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
+	WORD $0x4e24cce8 // fmla v8.4s, v7.4s, v4.4s
+	WORD $0x4e21d947 // scvtf v7.4s, v10.4s
+	WORD $0x3d800348 // str q8, [x26]
+	WORD $0xbd400264 // ldr s4, [x19]
 	WORD $0x3dc002a8 // ldr q8, [x21]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
+	WORD $0x8b0a02ba // add x26, x21, x10
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
+	WORD $0x4e24cce8 // fmla v8.4s, v7.4s, v4.4s
+	WORD $0x4e21d927 // scvtf v7.4s, v9.4s
+	WORD $0x3d8002a8 // str q8, [x21]
+	WORD $0xbd400264 // ldr s4, [x19]
+	WORD $0x3dc00348 // ldr q8, [x26]
+	WORD $0x8b0a0355 // add x21, x26, x10
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
+	WORD $0x4e24cce8 // fmla v8.4s, v7.4s, v4.4s
+	WORD $0x3d800348 // str q8, [x26]
+	WORD $0xbd400264 // ldr s4, [x19]
+	WORD $0x3dc002a7 // ldr q7, [x21]
+	WORD $0x8b0a02ba // add x26, x21, x10
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
+	WORD $0x4e24ccc7 // fmla v7.4s, v6.4s, v4.4s
 	WORD $0x3d8002a7 // str q7, [x21]
-	WORD $0xbd400267 // ldr s7, [x19]
+	WORD $0xbd400264 // ldr s4, [x19]
+	WORD $0x3dc00346 // ldr q6, [x26]
 	WORD $0x8b0a0355 // add x21, x26, x10
 	WORD $0x8b180273 // add x19, x19, x24
-	WORD $0x4f879087 // fmul v7.4s, v4.4s, v7.s[0]
-	WORD $0x6e26dce6 // fmul v6.4s, v7.4s, v6.4s
-	WORD $0x3dc00347 // ldr q7, [x26]
-	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
+	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
+	WORD $0x4e24cca6 // fmla v6.4s, v5.4s, v4.4s
 	WORD $0x3d800346 // str q6, [x26]
-	WORD $0xbd400266 // ldr s6, [x19]
+	WORD $0xbd400264 // ldr s4, [x19]
+	WORD $0x3dc002a5 // ldr q5, [x21]
 	WORD $0x8b0a02ba // add x26, x21, x10
 	WORD $0x8b180273 // add x19, x19, x24
-	WORD $0x4f869086 // fmul v6.4s, v4.4s, v6.s[0]
-	WORD $0x6e25dcc5 // fmul v5.4s, v6.4s, v5.4s
-	WORD $0x3dc002a6 // ldr q6, [x21]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
+	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
+	WORD $0x4e24cc45 // fmla v5.4s, v2.4s, v4.4s
 	WORD $0x3d8002a5 // str q5, [x21]
-	WORD $0xbd400265 // ldr s5, [x19]
-	WORD $0x8b0a0355 // add x21, x26, x10
-	WORD $0x8b180273 // add x19, x19, x24
-	WORD $0x4f859085 // fmul v5.4s, v4.4s, v5.s[0]
-	WORD $0x6e23dca3 // fmul v3.4s, v5.4s, v3.4s
-	WORD $0x3dc00345 // ldr q5, [x26]
-	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3d800343 // str q3, [x26]
-	WORD $0xbd400263 // ldr s3, [x19]
-	WORD $0x8b0a02ba // add x26, x21, x10
-	WORD $0x8b180273 // add x19, x19, x24
-	WORD $0x4f839083 // fmul v3.4s, v4.4s, v3.s[0]
-	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
-	WORD $0x3dc002a3 // ldr q3, [x21]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3d8002a2 // str q2, [x21]
 	WORD $0xbd400262 // ldr s2, [x19]
 	WORD $0x8b0a0355 // add x21, x26, x10
 	WORD $0x8b180273 // add x19, x19, x24
-	WORD $0x4f829082 // fmul v2.4s, v4.4s, v2.s[0]
-	WORD $0x6e21dc41 // fmul v1.4s, v2.4s, v1.4s
-	WORD $0x3dc00342 // ldr q2, [x26]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3d800341 // str q1, [x26]
-	WORD $0x54fff540 // b.eq l2
+	WORD $0x4f829062 // fmul v2.4s, v3.4s, v2.s[0]
+	WORD $0x3dc00343 // ldr q3, [x26]
+	WORD $0x4e22cc23 // fmla v3.4s, v1.4s, v2.4s
+	WORD $0x3d800343 // str q3, [x26]
+	WORD $0x54fff640 // b.eq l2
 
 l6:
 	WORD $0x8b111213 // add x19, x16, x17, lsl #4
@@ -660,14 +644,14 @@ l6:
 	WORD $0x0b150355 // add w21, w26, w21
 	WORD $0x531962b5 // lsl w21, w21, #7
 	WORD $0x4e040eaa // dup v10.4s, w21
-	WORD $0x4ea9854b // add v11.4s, v10.4s, v9.4s
+	WORD $0x4ea9854c // add v12.4s, v10.4s, v9.4s
 	WORD $0x79c00275 // ldrsh w21, [x19]
 	WORD $0x79c0067a // ldrsh w26, [x19, #0x2]
 	WORD $0x8b180273 // add x19, x19, x24
 	WORD $0x0b150355 // add w21, w26, w21
 	WORD $0x531962b5 // lsl w21, w21, #7
 	WORD $0x4e040ea5 // dup v5.4s, w21
-	WORD $0x4ea184aa // add v10.4s, v5.4s, v1.4s
+	WORD $0x4ea184ab // add v11.4s, v5.4s, v1.4s
 	WORD $0x4e861841 // uzp1 v1.4s, v2.4s, v6.4s
 	WORD $0x79c00275 // ldrsh w21, [x19]
 	WORD $0x79c0067a // ldrsh w26, [x19, #0x2]
@@ -675,7 +659,7 @@ l6:
 	WORD $0x0b150355 // add w21, w26, w21
 	WORD $0x531962b5 // lsl w21, w21, #7
 	WORD $0x4e040ea5 // dup v5.4s, w21
-	WORD $0x4ea184a9 // add v9.4s, v5.4s, v1.4s
+	WORD $0x4ea184aa // add v10.4s, v5.4s, v1.4s
 	WORD $0x4e865841 // uzp2 v1.4s, v2.4s, v6.4s
 	WORD $0x79c00275 // ldrsh w21, [x19]
 	WORD $0x79c0067a // ldrsh w26, [x19, #0x2]
@@ -683,7 +667,7 @@ l6:
 	WORD $0x0b150355 // add w21, w26, w21
 	WORD $0x531962b5 // lsl w21, w21, #7
 	WORD $0x4e040ea2 // dup v2.4s, w21
-	WORD $0x4ea18446 // add v6.4s, v2.4s, v1.4s
+	WORD $0x4ea18449 // add v9.4s, v2.4s, v1.4s
 	WORD $0x4e871861 // uzp1 v1.4s, v3.4s, v7.4s
 	WORD $0x79c00275 // ldrsh w21, [x19]
 	WORD $0x79c0067a // ldrsh w26, [x19, #0x2]
@@ -691,7 +675,7 @@ l6:
 	WORD $0x0b150355 // add w21, w26, w21
 	WORD $0x531962b5 // lsl w21, w21, #7
 	WORD $0x4e040ea2 // dup v2.4s, w21
-	WORD $0x4ea18445 // add v5.4s, v2.4s, v1.4s
+	WORD $0x4ea18446 // add v6.4s, v2.4s, v1.4s
 	WORD $0x4e875861 // uzp2 v1.4s, v3.4s, v7.4s
 	WORD $0x79c00275 // ldrsh w21, [x19]
 	WORD $0x79c0067a // ldrsh w26, [x19, #0x2]
@@ -699,7 +683,7 @@ l6:
 	WORD $0x0b150355 // add w21, w26, w21
 	WORD $0x531962b5 // lsl w21, w21, #7
 	WORD $0x4e040ea2 // dup v2.4s, w21
-	WORD $0x4ea18443 // add v3.4s, v2.4s, v1.4s
+	WORD $0x4ea18445 // add v5.4s, v2.4s, v1.4s
 	WORD $0x4e881881 // uzp1 v1.4s, v4.4s, v8.4s
 	WORD $0x79c00275 // ldrsh w21, [x19]
 	WORD $0x79c0067a // ldrsh w26, [x19, #0x2]
@@ -714,12 +698,12 @@ l6:
 	WORD $0x8b180273 // add x19, x19, x24
 	WORD $0x0b150355 // add w21, w26, w21
 	WORD $0x531962b5 // lsl w21, w21, #7
-	WORD $0x4e040ea4 // dup v4.4s, w21
-	WORD $0x4ea18481 // add v1.4s, v4.4s, v1.4s
-	WORD $0xfc717ac4 // ldr d4, [x22, x17, lsl #3]
-	WORD $0xb4ffdb69 // cbz x9, l4
-	WORD $0x2e613884 // shll v4.4s, v4.4h, #16
-	WORD $0x17fffeda // b l5
+	WORD $0x4e040ea3 // dup v3.4s, w21
+	WORD $0x4ea18461 // add v1.4s, v3.4s, v1.4s
+	WORD $0xfc717ac3 // ldr d3, [x22, x17, lsl #3]
+	WORD $0xb4ffdc69 // cbz x9, l4
+	WORD $0x2e613863 // shll v3.4s, v3.4h, #16
+	WORD $0x17fffee2 // b l5
 
 l7:
 	RET

@@ -14,7 +14,7 @@ TEXT ·tiledQ8_0x1NEON(SB), NOSPLIT, $0-48
 	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x5400052b // b.lt l2
+	WORD $0x5400050b // b.lt l2
 	WORD $0x8b1902e8 // add x8, x23, x25
 
 l0:
@@ -49,16 +49,15 @@ l1:
 	WORD $0xbd400102 // ldr s2, [x8]
 	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
 	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
-	WORD $0x6e20dc20 // fmul v0.4s, v1.4s, v0.4s
-	WORD $0x3ceb6a81 // ldr q1, [x20, x11]
-	WORD $0x4e20d420 // fadd v0.4s, v1.4s, v0.4s
-	WORD $0x3cab6a80 // str q0, [x20, x11]
-	WORD $0x54fffc21 // b.ne l1
+	WORD $0x3ceb6a82 // ldr q2, [x20, x11]
+	WORD $0x4e21cc02 // fmla v2.4s, v0.4s, v1.4s
+	WORD $0x3cab6a82 // str q2, [x20, x11]
+	WORD $0x54fffc41 // b.ne l1
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001108 // add x8, x8, #0x4
 	WORD $0x910882d6 // add x22, x22, #0x220
-	WORD $0x54fffb4c // b.gt l0
+	WORD $0x54fffb6c // b.gt l0
 
 l2:
 	RET
@@ -85,7 +84,7 @@ TEXT ·tiledQ8_0x4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b080129 // add x9, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x54000ceb // b.lt l2
+	WORD $0x54000c6b // b.lt l2
 	WORD $0xd37ffb09 // lsl x9, x24, #1
 	WORD $0x8b1902ea // add x10, x23, x25
 	WORD $0x8b18012b // add x11, x9, x24
@@ -99,99 +98,95 @@ l0:
 
 l1:
 	WORD $0xd37ced90 // lsl x16, x12, #4
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
+	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
+	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
 	WORD $0xad402ee2 // ldp q2, q11, [x23]
-	WORD $0x3cf86aec // ldr q12, [x23, x24]
+	WORD $0x3cf86aea // ldr q10, [x23, x24]
 	WORD $0x8b1002d1 // add x17, x22, x16
-	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
-	WORD $0xfc6c79ad // ldr d13, [x13, x12, lsl #3]
-	WORD $0x3dc00220 // ldr q0, [x17]
-	WORD $0x3dc01225 // ldr q5, [x17, #0x40]
-	WORD $0x3dc02224 // ldr q4, [x17, #0x80]
-	WORD $0x3dc03223 // ldr q3, [x17, #0xc0]
-	WORD $0x3dc05226 // ldr q6, [x17, #0x140]
-	WORD $0x3dc06228 // ldr q8, [x17, #0x180]
-	WORD $0x4f82e001 // sdot v1.4s, v0.16b, v2.4b[0]
-	WORD $0x4f8ce007 // sdot v7.4s, v0.16b, v12.4b[0]
-	WORD $0x3dc0722a // ldr q10, [x17, #0x1c0]
-	WORD $0xbd40014e // ldr s14, [x10]
+	WORD $0x3ce96aec // ldr q12, [x23, x9]
+	WORD $0x3cf869cd // ldr q13, [x14, x24]
+	WORD $0x3dc00221 // ldr q1, [x17]
+	WORD $0x3dc01228 // ldr q8, [x17, #0x40]
+	WORD $0x3dc02226 // ldr q6, [x17, #0x80]
+	WORD $0x3dc03225 // ldr q5, [x17, #0xc0]
+	WORD $0x3dc04223 // ldr q3, [x17, #0x100]
 	WORD $0x8b100290 // add x16, x20, x16
-	WORD $0x3ceb69cf // ldr q15, [x14, x11]
+	WORD $0x4f82e020 // sdot v0.4s, v1.16b, v2.4b[0]
+	WORD $0x4f8ae024 // sdot v4.4s, v1.16b, v10.4b[0]
+	WORD $0x3dc05227 // ldr q7, [x17, #0x140]
+	WORD $0x3dc06229 // ldr q9, [x17, #0x180]
+	WORD $0xfc6c79ae // ldr d14, [x13, x12, lsl #3]
+	WORD $0xbd40014f // ldr s15, [x10]
+	WORD $0x3ceb6af0 // ldr q16, [x23, x11]
 	WORD $0x9100058c // add x12, x12, #0x1
 	WORD $0xf100119f // cmp x12, #0x4
-	WORD $0x4fa2e0a1 // sdot v1.4s, v5.16b, v2.4b[1]
-	WORD $0x4face0a7 // sdot v7.4s, v5.16b, v12.4b[1]
-	WORD $0x4f82e881 // sdot v1.4s, v4.16b, v2.4b[2]
-	WORD $0x4f8ce887 // sdot v7.4s, v4.16b, v12.4b[2]
-	WORD $0x4fa2e861 // sdot v1.4s, v3.16b, v2.4b[3]
-	WORD $0x3dc04222 // ldr q2, [x17, #0x100]
-	WORD $0x4face867 // sdot v7.4s, v3.16b, v12.4b[3]
-	WORD $0x3ce96aec // ldr q12, [x23, x9]
-	WORD $0x4f8ce009 // sdot v9.4s, v0.16b, v12.4b[0]
-	WORD $0x4f8be041 // sdot v1.4s, v2.16b, v11.4b[0]
-	WORD $0x4face0a9 // sdot v9.4s, v5.16b, v12.4b[1]
-	WORD $0x4fabe0c1 // sdot v1.4s, v6.16b, v11.4b[1]
-	WORD $0x4f8ce889 // sdot v9.4s, v4.16b, v12.4b[2]
-	WORD $0x4f8be901 // sdot v1.4s, v8.16b, v11.4b[2]
-	WORD $0x4face869 // sdot v9.4s, v3.16b, v12.4b[3]
-	WORD $0x3ceb6aec // ldr q12, [x23, x11]
-	WORD $0x4fabe941 // sdot v1.4s, v10.16b, v11.4b[3]
-	WORD $0x0e2179ab // fcvtl v11.4s, v13.4h
-	WORD $0x3cf869cd // ldr q13, [x14, x24]
-	WORD $0x4f8de047 // sdot v7.4s, v2.16b, v13.4b[0]
-	WORD $0x4f8e916e // fmul v14.4s, v11.4s, v14.s[0]
-	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
-	WORD $0x4fade0c7 // sdot v7.4s, v6.16b, v13.4b[1]
-	WORD $0x6e21ddc1 // fmul v1.4s, v14.4s, v1.4s
-	WORD $0x3dc0020e // ldr q14, [x16]
-	WORD $0x4f8de907 // sdot v7.4s, v8.16b, v13.4b[2]
-	WORD $0x4e21d5c1 // fadd v1.4s, v14.4s, v1.4s
+	WORD $0x4fa2e100 // sdot v0.4s, v8.16b, v2.4b[1]
+	WORD $0x4faae104 // sdot v4.4s, v8.16b, v10.4b[1]
+	WORD $0x4f82e8c0 // sdot v0.4s, v6.16b, v2.4b[2]
+	WORD $0x4f8ae8c4 // sdot v4.4s, v6.16b, v10.4b[2]
+	WORD $0x4fa2e8a0 // sdot v0.4s, v5.16b, v2.4b[3]
+	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
+	WORD $0x4faae8a4 // sdot v4.4s, v5.16b, v10.4b[3]
+	WORD $0x3dc0722a // ldr q10, [x17, #0x1c0]
+	WORD $0x4f8be060 // sdot v0.4s, v3.16b, v11.4b[0]
+	WORD $0x4f8ce022 // sdot v2.4s, v1.16b, v12.4b[0]
+	WORD $0x4f8de064 // sdot v4.4s, v3.16b, v13.4b[0]
+	WORD $0x4fabe0e0 // sdot v0.4s, v7.16b, v11.4b[1]
+	WORD $0x4face102 // sdot v2.4s, v8.16b, v12.4b[1]
+	WORD $0x4fade0e4 // sdot v4.4s, v7.16b, v13.4b[1]
+	WORD $0x4f8be920 // sdot v0.4s, v9.16b, v11.4b[2]
+	WORD $0x4f8ce8c2 // sdot v2.4s, v6.16b, v12.4b[2]
+	WORD $0x4f8de924 // sdot v4.4s, v9.16b, v13.4b[2]
+	WORD $0x4fabe940 // sdot v0.4s, v10.16b, v11.4b[3]
+	WORD $0x0e2179cb // fcvtl v11.4s, v14.4h
 	WORD $0x6f00e40e // movi v14.2d, #0000000000000000
-	WORD $0x4fade947 // sdot v7.4s, v10.16b, v13.4b[3]
-	WORD $0x3ce969cd // ldr q13, [x14, x9]
-	WORD $0x3d800201 // str q1, [x16]
-	WORD $0x4f8ce00e // sdot v14.4s, v0.16b, v12.4b[0]
-	WORD $0x4f8de049 // sdot v9.4s, v2.16b, v13.4b[0]
-	WORD $0xbc786940 // ldr s0, [x10, x24]
-	WORD $0x8b080210 // add x16, x16, x8
-	WORD $0x4e21d8e1 // scvtf v1.4s, v7.4s
-	WORD $0x4f809160 // fmul v0.4s, v11.4s, v0.s[0]
-	WORD $0x4face0ae // sdot v14.4s, v5.16b, v12.4b[1]
-	WORD $0x4fade0c9 // sdot v9.4s, v6.16b, v13.4b[1]
-	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
+	WORD $0x4face8a2 // sdot v2.4s, v5.16b, v12.4b[3]
+	WORD $0x4fade944 // sdot v4.4s, v10.16b, v13.4b[3]
+	WORD $0x4f8f916f // fmul v15.4s, v11.4s, v15.s[0]
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	WORD $0x4f90e02e // sdot v14.4s, v1.16b, v16.4b[0]
 	WORD $0x3dc00201 // ldr q1, [x16]
-	WORD $0x4f8ce88e // sdot v14.4s, v4.16b, v12.4b[2]
-	WORD $0x4f8de909 // sdot v9.4s, v8.16b, v13.4b[2]
-	WORD $0x4e20d420 // fadd v0.4s, v1.4s, v0.4s
-	WORD $0x4face86e // sdot v14.4s, v3.16b, v12.4b[3]
-	WORD $0x4fade949 // sdot v9.4s, v10.16b, v13.4b[3]
-	WORD $0x3d800200 // str q0, [x16]
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4e2fcc01 // fmla v1.4s, v0.4s, v15.4s
+	WORD $0x3ce969c0 // ldr q0, [x14, x9]
+	WORD $0x4fb0e10e // sdot v14.4s, v8.16b, v16.4b[1]
+	WORD $0x3ceb69c8 // ldr q8, [x14, x11]
+	WORD $0x4f80e062 // sdot v2.4s, v3.16b, v0.4b[0]
+	WORD $0x3d800201 // str q1, [x16]
+	WORD $0x4f90e8ce // sdot v14.4s, v6.16b, v16.4b[2]
+	WORD $0x8b080210 // add x16, x16, x8
+	WORD $0xbc786941 // ldr s1, [x10, x24]
+	WORD $0x4fa0e0e2 // sdot v2.4s, v7.16b, v0.4b[1]
+	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x4fb0e8ae // sdot v14.4s, v5.16b, v16.4b[3]
+	WORD $0x3dc00205 // ldr q5, [x16]
+	WORD $0x4f80e922 // sdot v2.4s, v9.16b, v0.4b[2]
+	WORD $0x4e21cc85 // fmla v5.4s, v4.4s, v1.4s
+	WORD $0x4f88e06e // sdot v14.4s, v3.16b, v8.4b[0]
+	WORD $0x4fa0e942 // sdot v2.4s, v10.16b, v0.4b[3]
+	WORD $0x3d800205 // str q5, [x16]
 	WORD $0x8b080210 // add x16, x16, x8
 	WORD $0xbd4001e0 // ldr s0, [x15]
-	WORD $0x4f8fe04e // sdot v14.4s, v2.16b, v15.4b[0]
-	WORD $0x4e21d921 // scvtf v1.4s, v9.4s
+	WORD $0x4fa8e0ee // sdot v14.4s, v7.16b, v8.4b[1]
 	WORD $0x4f809160 // fmul v0.4s, v11.4s, v0.s[0]
-	WORD $0x4fafe0ce // sdot v14.4s, v6.16b, v15.4b[1]
-	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
-	WORD $0x3dc00201 // ldr q1, [x16]
-	WORD $0x4f8fe90e // sdot v14.4s, v8.16b, v15.4b[2]
-	WORD $0x4e20d420 // fadd v0.4s, v1.4s, v0.4s
-	WORD $0x4fafe94e // sdot v14.4s, v10.16b, v15.4b[3]
-	WORD $0x3d800200 // str q0, [x16]
+	WORD $0x4e21d841 // scvtf v1.4s, v2.4s
+	WORD $0x3dc00202 // ldr q2, [x16]
+	WORD $0x4f88e92e // sdot v14.4s, v9.16b, v8.4b[2]
+	WORD $0x4e20cc22 // fmla v2.4s, v1.4s, v0.4s
+	WORD $0x4fa8e94e // sdot v14.4s, v10.16b, v8.4b[3]
+	WORD $0x3d800202 // str q2, [x16]
 	WORD $0xbc7869e0 // ldr s0, [x15, x24]
+	WORD $0x3ce86a02 // ldr q2, [x16, x8]
 	WORD $0x4e21d9c1 // scvtf v1.4s, v14.4s
 	WORD $0x4f809160 // fmul v0.4s, v11.4s, v0.s[0]
-	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
-	WORD $0x3ce86a01 // ldr q1, [x16, x8]
-	WORD $0x4e20d420 // fadd v0.4s, v1.4s, v0.4s
-	WORD $0x3ca86a00 // str q0, [x16, x8]
-	WORD $0x54fff501 // b.ne l1
+	WORD $0x4e20cc22 // fmla v2.4s, v1.4s, v0.4s
+	WORD $0x3ca86a02 // str q2, [x16, x8]
+	WORD $0x54fff581 // b.ne l1
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x9100114a // add x10, x10, #0x4
 	WORD $0x910882d6 // add x22, x22, #0x220
-	WORD $0x54fff3cc // b.gt l0
+	WORD $0x54fff44c // b.gt l0
 
 l2:
 	RET
@@ -208,7 +203,7 @@ TEXT ·tiledQ4_0x1NEON(SB), NOSPLIT, $0-48
 	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x5400068b // b.lt l2
+	WORD $0x5400066b // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x8b1902e8 // add x8, x23, x25
 	WORD $0x8b590d09 // add x9, x8, x25, lsr #3
@@ -253,17 +248,16 @@ l1:
 	WORD $0xbd400102 // ldr s2, [x8]
 	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
 	WORD $0x4e21d862 // scvtf v2.4s, v3.4s
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3cec6a82 // ldr q2, [x20, x12]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3cac6a81 // str q1, [x20, x12]
-	WORD $0x54fffb21 // b.ne l1
+	WORD $0x3cec6a83 // ldr q3, [x20, x12]
+	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
+	WORD $0x3cac6a83 // str q3, [x20, x12]
+	WORD $0x54fffb41 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x91001108 // add x8, x8, #0x4
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x910482d6 // add x22, x22, #0x120
-	WORD $0x54fffa2c // b.gt l0
+	WORD $0x54fffa4c // b.gt l0
 
 l2:
 	RET
@@ -290,7 +284,7 @@ TEXT ·tiledQ4_0x4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b080129 // add x9, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400102b // b.lt l2
+	WORD $0x54000fab // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x8b1902e9 // add x9, x23, x25
 	WORD $0xd37ffb0a // lsl x10, x24, #1
@@ -311,118 +305,114 @@ l1:
 	WORD $0xd37cedba // lsl x26, x13, #4
 	WORD $0x79c00561 // ldrsh w1, [x11, #0x2]
 	WORD $0x79c00162 // ldrsh w2, [x11]
-	WORD $0xad402ee7 // ldp q7, q11, [x23]
+	WORD $0xad402ee9 // ldp q9, q11, [x23]
 	WORD $0x3cf86aed // ldr q13, [x23, x24]
 	WORD $0x8b1a02c0 // add x0, x22, x26
 	WORD $0x0b020021 // add w1, w1, w2
 	WORD $0x79c00602 // ldrsh w2, [x16, #0x2]
-	WORD $0x3dc00006 // ldr q6, [x0]
+	WORD $0x3dc00003 // ldr q3, [x0]
 	WORD $0x4b010fe1 // neg w1, w1, lsl #3
-	WORD $0x3dc01009 // ldr q9, [x0, #0x40]
+	WORD $0x3dc01008 // ldr q8, [x0, #0x40]
 	WORD $0x3dc0200a // ldr q10, [x0, #0x80]
 	WORD $0x3dc0300c // ldr q12, [x0, #0xc0]
 	WORD $0x8b1a029a // add x26, x20, x26
-	WORD $0x4e201cc1 // and v1.16b, v6.16b, v0.16b
+	WORD $0x4e201c61 // and v1.16b, v3.16b, v0.16b
 	WORD $0x4e040c22 // dup v2.4s, w1
-	WORD $0x4e201d24 // and v4.16b, v9.16b, v0.16b
-	WORD $0x4e201d43 // and v3.16b, v10.16b, v0.16b
+	WORD $0x4e201d06 // and v6.16b, v8.16b, v0.16b
 	WORD $0x78f86961 // ldrsh w1, [x11, x24]
+	WORD $0x4e201d47 // and v7.16b, v10.16b, v0.16b
 	WORD $0x4e201d85 // and v5.16b, v12.16b, v0.16b
-	WORD $0x6f0c04c6 // ushr v6.16b, v6.16b, #0x4
-	WORD $0xbd40012f // ldr s15, [x9]
-	WORD $0x3cec69f0 // ldr q16, [x15, x12]
-	WORD $0x4f87e022 // sdot v2.4s, v1.16b, v7.4b[0]
-	WORD $0x0b010040 // add w0, w2, w1
-	WORD $0x79c00621 // ldrsh w1, [x17, #0x2]
-	WORD $0x4b000fe0 // neg w0, w0, lsl #3
-	WORD $0x4e040c08 // dup v8.4s, w0
+	WORD $0x6f0c0463 // ushr v3.16b, v3.16b, #0x4
 	WORD $0x78f87960 // ldrsh w0, [x11, x24, lsl #1]
-	WORD $0x4fa7e082 // sdot v2.4s, v4.16b, v7.4b[1]
+	WORD $0x3cea6aee // ldr q14, [x23, x10]
+	WORD $0x4f89e022 // sdot v2.4s, v1.16b, v9.4b[0]
+	WORD $0x0b010041 // add w1, w2, w1
+	WORD $0x6f0c054a // ushr v10.16b, v10.16b, #0x4
+	WORD $0x4b010fe1 // neg w1, w1, lsl #3
+	WORD $0x6f0c058c // ushr v12.16b, v12.16b, #0x4
+	WORD $0xfc6d79cf // ldr d15, [x14, x13, lsl #3]
+	WORD $0xbd400130 // ldr s16, [x9]
+	WORD $0x3cec6af1 // ldr q17, [x23, x12]
+	WORD $0x910005ad // add x13, x13, #0x1
+	WORD $0x4e040c24 // dup v4.4s, w1
+	WORD $0x79c00621 // ldrsh w1, [x17, #0x2]
+	WORD $0xf10011bf // cmp x13, #0x4
+	WORD $0x4fa9e0c2 // sdot v2.4s, v6.16b, v9.4b[1]
 	WORD $0x0b000020 // add w0, w1, w0
 	WORD $0x79c00661 // ldrsh w1, [x19, #0x2]
-	WORD $0x4f8de028 // sdot v8.4s, v1.16b, v13.4b[0]
+	WORD $0x4f8de024 // sdot v4.4s, v1.16b, v13.4b[0]
 	WORD $0x4b000fe0 // neg w0, w0, lsl #3
-	WORD $0x4f87e862 // sdot v2.4s, v3.16b, v7.4b[2]
-	WORD $0x4e040c0e // dup v14.4s, w0
+	WORD $0x4f89e8e2 // sdot v2.4s, v7.16b, v9.4b[2]
+	WORD $0x4fade0c4 // sdot v4.4s, v6.16b, v13.4b[1]
+	WORD $0x4fa9e8a2 // sdot v2.4s, v5.16b, v9.4b[3]
+	WORD $0x6f0c0509 // ushr v9.16b, v8.16b, #0x4
+	WORD $0x4e040c08 // dup v8.4s, w0
 	WORD $0x78ec6960 // ldrsh w0, [x11, x12]
-	WORD $0x4fade088 // sdot v8.4s, v4.16b, v13.4b[1]
+	WORD $0x4f8de8e4 // sdot v4.4s, v7.16b, v13.4b[2]
+	WORD $0x4f8ee028 // sdot v8.4s, v1.16b, v14.4b[0]
 	WORD $0x0b000020 // add w0, w1, w0
+	WORD $0x4f8be062 // sdot v2.4s, v3.16b, v11.4b[0]
 	WORD $0x4b000fe0 // neg w0, w0, lsl #3
-	WORD $0x4fa7e8a2 // sdot v2.4s, v5.16b, v7.4b[3]
-	WORD $0x6f0c0527 // ushr v7.16b, v9.16b, #0x4
-	WORD $0x6f0c0549 // ushr v9.16b, v10.16b, #0x4
-	WORD $0x6f0c058a // ushr v10.16b, v12.16b, #0x4
-	WORD $0xfc6d79cc // ldr d12, [x14, x13, lsl #3]
-	WORD $0x910005ad // add x13, x13, #0x1
-	WORD $0x4f8de868 // sdot v8.4s, v3.16b, v13.4b[2]
-	WORD $0xf10011bf // cmp x13, #0x4
-	WORD $0x4f8be0c2 // sdot v2.4s, v6.16b, v11.4b[0]
-	WORD $0x4fade8a8 // sdot v8.4s, v5.16b, v13.4b[3]
-	WORD $0x3cea6aed // ldr q13, [x23, x10]
-	WORD $0x4fabe0e2 // sdot v2.4s, v7.16b, v11.4b[1]
-	WORD $0x4f8de02e // sdot v14.4s, v1.16b, v13.4b[0]
-	WORD $0x4f8be922 // sdot v2.4s, v9.16b, v11.4b[2]
-	WORD $0x4fade08e // sdot v14.4s, v4.16b, v13.4b[1]
-	WORD $0x4fabe942 // sdot v2.4s, v10.16b, v11.4b[3]
-	WORD $0x0e21798b // fcvtl v11.4s, v12.4h
-	WORD $0x3cf869ec // ldr q12, [x15, x24]
-	WORD $0x4f8de86e // sdot v14.4s, v3.16b, v13.4b[2]
-	WORD $0x4f8ce0c8 // sdot v8.4s, v6.16b, v12.4b[0]
-	WORD $0x4f8f916f // fmul v15.4s, v11.4s, v15.s[0]
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4fade8ae // sdot v14.4s, v5.16b, v13.4b[3]
-	WORD $0x3cec6aed // ldr q13, [x23, x12]
-	WORD $0x4face0e8 // sdot v8.4s, v7.16b, v12.4b[1]
-	WORD $0x6e22dde2 // fmul v2.4s, v15.4s, v2.4s
-	WORD $0x3dc0034f // ldr q15, [x26]
-	WORD $0x4f8ce928 // sdot v8.4s, v9.16b, v12.4b[2]
-	WORD $0x4e22d5e2 // fadd v2.4s, v15.4s, v2.4s
+	WORD $0x4fade8a4 // sdot v4.4s, v5.16b, v13.4b[3]
+	WORD $0x3cf869ed // ldr q13, [x15, x24]
+	WORD $0x4faee0c8 // sdot v8.4s, v6.16b, v14.4b[1]
+	WORD $0x4fabe122 // sdot v2.4s, v9.16b, v11.4b[1]
+	WORD $0x4f8de064 // sdot v4.4s, v3.16b, v13.4b[0]
+	WORD $0x4f8ee8e8 // sdot v8.4s, v7.16b, v14.4b[2]
+	WORD $0x4f8be942 // sdot v2.4s, v10.16b, v11.4b[2]
+	WORD $0x4fade124 // sdot v4.4s, v9.16b, v13.4b[1]
+	WORD $0x4faee8a8 // sdot v8.4s, v5.16b, v14.4b[3]
+	WORD $0x4fabe982 // sdot v2.4s, v12.16b, v11.4b[3]
+	WORD $0x0e2179eb // fcvtl v11.4s, v15.4h
 	WORD $0x4e040c0f // dup v15.4s, w0
-	WORD $0x4face948 // sdot v8.4s, v10.16b, v12.4b[3]
-	WORD $0x3cea69ec // ldr q12, [x15, x10]
-	WORD $0x4f8de02f // sdot v15.4s, v1.16b, v13.4b[0]
-	WORD $0x3d800342 // str q2, [x26]
-	WORD $0x4f8ce0ce // sdot v14.4s, v6.16b, v12.4b[0]
+	WORD $0x4f8de944 // sdot v4.4s, v10.16b, v13.4b[2]
+	WORD $0x4f91e02f // sdot v15.4s, v1.16b, v17.4b[0]
+	WORD $0x3dc00341 // ldr q1, [x26]
+	WORD $0x4f909170 // fmul v16.4s, v11.4s, v16.s[0]
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x4fade984 // sdot v4.4s, v12.16b, v13.4b[3]
+	WORD $0x4fb1e0cf // sdot v15.4s, v6.16b, v17.4b[1]
+	WORD $0x3cec69e6 // ldr q6, [x15, x12]
+	WORD $0x4e30cc41 // fmla v1.4s, v2.4s, v16.4s
+	WORD $0x3cea69e2 // ldr q2, [x15, x10]
+	WORD $0x4f82e068 // sdot v8.4s, v3.16b, v2.4b[0]
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4f91e8ef // sdot v15.4s, v7.16b, v17.4b[2]
+	WORD $0x3d800341 // str q1, [x26]
 	WORD $0x8b08035a // add x26, x26, x8
 	WORD $0xbc786921 // ldr s1, [x9, x24]
-	WORD $0x4e21d902 // scvtf v2.4s, v8.4s
+	WORD $0x4fa2e128 // sdot v8.4s, v9.16b, v2.4b[1]
 	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
-	WORD $0x4fade08f // sdot v15.4s, v4.16b, v13.4b[1]
-	WORD $0x4face0ee // sdot v14.4s, v7.16b, v12.4b[1]
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x4f8de86f // sdot v15.4s, v3.16b, v13.4b[2]
-	WORD $0x3dc00342 // ldr q2, [x26]
-	WORD $0x4f8ce92e // sdot v14.4s, v9.16b, v12.4b[2]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x4fade8af // sdot v15.4s, v5.16b, v13.4b[3]
-	WORD $0x4face94e // sdot v14.4s, v10.16b, v12.4b[3]
-	WORD $0x3d800341 // str q1, [x26]
-	WORD $0x4f90e0cf // sdot v15.4s, v6.16b, v16.4b[0]
+	WORD $0x4fb1e8af // sdot v15.4s, v5.16b, v17.4b[3]
+	WORD $0x3dc00345 // ldr q5, [x26]
+	WORD $0x4f82e948 // sdot v8.4s, v10.16b, v2.4b[2]
+	WORD $0x4e21cc85 // fmla v5.4s, v4.4s, v1.4s
+	WORD $0x4f86e06f // sdot v15.4s, v3.16b, v6.4b[0]
+	WORD $0x4fa2e988 // sdot v8.4s, v12.16b, v2.4b[3]
+	WORD $0x3d800345 // str q5, [x26]
+	WORD $0x4fa6e12f // sdot v15.4s, v9.16b, v6.4b[1]
 	WORD $0x8b08035a // add x26, x26, x8
 	WORD $0xbd4002a1 // ldr s1, [x21]
-	WORD $0x4e21d9c2 // scvtf v2.4s, v14.4s
+	WORD $0x3dc00343 // ldr q3, [x26]
 	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
-	WORD $0x4fb0e0ef // sdot v15.4s, v7.16b, v16.4b[1]
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3dc00342 // ldr q2, [x26]
-	WORD $0x4f90e92f // sdot v15.4s, v9.16b, v16.4b[2]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x4fb0e94f // sdot v15.4s, v10.16b, v16.4b[3]
-	WORD $0x3d800341 // str q1, [x26]
+	WORD $0x4e21d902 // scvtf v2.4s, v8.4s
+	WORD $0x4f86e94f // sdot v15.4s, v10.16b, v6.4b[2]
+	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
+	WORD $0x4fa6e98f // sdot v15.4s, v12.16b, v6.4b[3]
+	WORD $0x3d800343 // str q3, [x26]
 	WORD $0xbc786aa1 // ldr s1, [x21, x24]
 	WORD $0x4e21d9e2 // scvtf v2.4s, v15.4s
+	WORD $0x3ce86b43 // ldr q3, [x26, x8]
 	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3ce86b42 // ldr q2, [x26, x8]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3ca86b41 // str q1, [x26, x8]
-	WORD $0x54fff281 // b.ne l1
+	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
+	WORD $0x3ca86b43 // str q3, [x26, x8]
+	WORD $0x54fff301 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100116b // add x11, x11, #0x4
 	WORD $0x910482d6 // add x22, x22, #0x120
-	WORD $0x54fff0cc // b.gt l0
+	WORD $0x54fff14c // b.gt l0
 
 l2:
 	RET
@@ -439,7 +429,7 @@ TEXT ·tiledQ5_0x1NEON(SB), NOSPLIT, $0-48
 	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x5400092b // b.lt l2
+	WORD $0x5400090b // b.lt l2
 	WORD $0x4f00e600 // movi v0.16b, #0x10
 	WORD $0x4f00e5e1 // movi v1.16b, #0xf
 	WORD $0x8b1902e8 // add x8, x23, x25
@@ -505,17 +495,16 @@ l1:
 	WORD $0xbd400104 // ldr s4, [x8]
 	WORD $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cec6a83 // ldr q3, [x20, x12]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3cac6a82 // str q2, [x20, x12]
-	WORD $0x54fff8a1 // b.ne l1
+	WORD $0x3cec6a84 // ldr q4, [x20, x12]
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x3cac6a84 // str q4, [x20, x12]
+	WORD $0x54fff8c1 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x91001108 // add x8, x8, #0x4
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x910582d6 // add x22, x22, #0x160
-	WORD $0x54fff7ac // b.gt l0
+	WORD $0x54fff7cc // b.gt l0
 
 l2:
 	RET
@@ -542,7 +531,7 @@ TEXT ·tiledQ5_0x4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b080129 // add x9, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x540012cb // b.lt l2
+	WORD $0x5400124b // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
 	WORD $0x8b1902e9 // add x9, x23, x25
@@ -565,137 +554,133 @@ l1:
 	WORD $0x79c00561 // ldrsh w1, [x11, #0x2]
 	WORD $0x79c00162 // ldrsh w2, [x11]
 	WORD $0xad4032ed // ldp q13, q12, [x23]
-	WORD $0x3cec69f1 // ldr q17, [x15, x12]
+	WORD $0x3cf86af0 // ldr q16, [x23, x24]
 	WORD $0x8b1a02c0 // add x0, x22, x26
 	WORD $0x0b020021 // add w1, w1, w2
-	WORD $0x8b1a029a // add x26, x20, x26
+	WORD $0x79c00602 // ldrsh w2, [x16, #0x2]
 	WORD $0x3dc04004 // ldr q4, [x0, #0x100]
-	WORD $0x3dc00009 // ldr q9, [x0]
+	WORD $0x3dc0000a // ldr q10, [x0]
 	WORD $0x4b0113e1 // neg w1, w1, lsl #4
-	WORD $0x3dc0100a // ldr q10, [x0, #0x40]
+	WORD $0x3dc0100b // ldr q11, [x0, #0x40]
 	WORD $0x3dc0200f // ldr q15, [x0, #0x80]
-	WORD $0x3dc0300e // ldr q14, [x0, #0xc0]
+	WORD $0x8b1a029a // add x26, x20, x26
 	WORD $0x4f0c5482 // shl v2.16b, v4.16b, #0x4
-	WORD $0x4e201d23 // and v3.16b, v9.16b, v0.16b
+	WORD $0x4e201d43 // and v3.16b, v10.16b, v0.16b
 	WORD $0x4f0b5485 // shl v5.16b, v4.16b, #0x3
-	WORD $0x4e201d46 // and v6.16b, v10.16b, v0.16b
+	WORD $0x4e201d66 // and v6.16b, v11.16b, v0.16b
 	WORD $0x4f0a5487 // shl v7.16b, v4.16b, #0x2
 	WORD $0x4e248488 // add v8.16b, v4.16b, v4.16b
-	WORD $0x78f86960 // ldrsh w0, [x11, x24]
-	WORD $0x6f0f0490 // ushr v16.16b, v4.16b, #0x1
+	WORD $0x3dc0300e // ldr q14, [x0, #0xc0]
+	WORD $0x6f0f0491 // ushr v17.16b, v4.16b, #0x1
+	WORD $0x3cec6af2 // ldr q18, [x23, x12]
 	WORD $0x4e211c42 // and v2.16b, v2.16b, v1.16b
 	WORD $0x4e211ca5 // and v5.16b, v5.16b, v1.16b
 	WORD $0x4e211ce7 // and v7.16b, v7.16b, v1.16b
 	WORD $0x4e211d08 // and v8.16b, v8.16b, v1.16b
 	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
 	WORD $0x4e040c23 // dup v3.4s, w1
-	WORD $0x4ea61ca5 // orr v5.16b, v5.16b, v6.16b
-	WORD $0x4e201de6 // and v6.16b, v15.16b, v0.16b
-	WORD $0x79c00601 // ldrsh w1, [x16, #0x2]
+	WORD $0x4ea61ca6 // orr v6.16b, v5.16b, v6.16b
+	WORD $0x4e201de5 // and v5.16b, v15.16b, v0.16b
+	WORD $0x78f86961 // ldrsh w1, [x11, x24]
 	WORD $0x4f8de043 // sdot v3.4s, v2.16b, v13.4b[0]
-	WORD $0x0b000020 // add w0, w1, w0
+	WORD $0x0b010040 // add w0, w2, w1
 	WORD $0x79c00621 // ldrsh w1, [x17, #0x2]
-	WORD $0x4ea61ce6 // orr v6.16b, v7.16b, v6.16b
-	WORD $0x4e201dc7 // and v7.16b, v14.16b, v0.16b
+	WORD $0x4ea51ce9 // orr v9.16b, v7.16b, v5.16b
 	WORD $0x4b0013e0 // neg w0, w0, lsl #4
-	WORD $0x4e040c0b // dup v11.4s, w0
+	WORD $0x4e201dc5 // and v5.16b, v14.16b, v0.16b
+	WORD $0x4e040c07 // dup v7.4s, w0
 	WORD $0x78f87960 // ldrsh w0, [x11, x24, lsl #1]
-	WORD $0x4fade0a3 // sdot v3.4s, v5.16b, v13.4b[1]
-	WORD $0x4ea71d08 // orr v8.16b, v8.16b, v7.16b
-	WORD $0x4e211c87 // and v7.16b, v4.16b, v1.16b
+	WORD $0x4fade0c3 // sdot v3.4s, v6.16b, v13.4b[1]
+	WORD $0x4ea51d08 // orr v8.16b, v8.16b, v5.16b
+	WORD $0x4e211c85 // and v5.16b, v4.16b, v1.16b
 	WORD $0x0b000020 // add w0, w1, w0
 	WORD $0x79c00661 // ldrsh w1, [x19, #0x2]
+	WORD $0x4f90e047 // sdot v7.4s, v2.16b, v16.4b[0]
 	WORD $0x4b0013e0 // neg w0, w0, lsl #4
-	WORD $0x6f0c1527 // usra v7.16b, v9.16b, #0x4
-	WORD $0x4e211e09 // and v9.16b, v16.16b, v1.16b
-	WORD $0x6f0e0490 // ushr v16.16b, v4.16b, #0x2
-	WORD $0x4f8de8c3 // sdot v3.4s, v6.16b, v13.4b[2]
-	WORD $0x6f0d0484 // ushr v4.16b, v4.16b, #0x3
-	WORD $0x6f0c1549 // usra v9.16b, v10.16b, #0x4
-	WORD $0x4e211e0a // and v10.16b, v16.16b, v1.16b
-	WORD $0xbd400130 // ldr s16, [x9]
-	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
+	WORD $0x6f0c1545 // usra v5.16b, v10.16b, #0x4
+	WORD $0x4e211e2a // and v10.16b, v17.16b, v1.16b
+	WORD $0x3cea6af1 // ldr q17, [x23, x10]
+	WORD $0x4f8de923 // sdot v3.4s, v9.16b, v13.4b[2]
+	WORD $0x4fb0e0c7 // sdot v7.4s, v6.16b, v16.4b[1]
+	WORD $0x6f0c156a // usra v10.16b, v11.16b, #0x4
 	WORD $0x4fade903 // sdot v3.4s, v8.16b, v13.4b[3]
-	WORD $0x3cf86aed // ldr q13, [x23, x24]
-	WORD $0x6f0c15ea // usra v10.16b, v15.16b, #0x4
-	WORD $0x4e040c0f // dup v15.4s, w0
+	WORD $0x6f0e048d // ushr v13.16b, v4.16b, #0x2
+	WORD $0x6f0d0484 // ushr v4.16b, v4.16b, #0x3
+	WORD $0x4f90e927 // sdot v7.4s, v9.16b, v16.4b[2]
+	WORD $0x4e211dab // and v11.16b, v13.16b, v1.16b
+	WORD $0x4e040c0d // dup v13.4s, w0
+	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
+	WORD $0x4f8ce0a3 // sdot v3.4s, v5.16b, v12.4b[0]
 	WORD $0x78ec6960 // ldrsh w0, [x11, x12]
-	WORD $0x4f8de04b // sdot v11.4s, v2.16b, v13.4b[0]
+	WORD $0x6f0c15eb // usra v11.16b, v15.16b, #0x4
+	WORD $0x4f91e04d // sdot v13.4s, v2.16b, v17.4b[0]
+	WORD $0x4fb0e907 // sdot v7.4s, v8.16b, v16.4b[3]
+	WORD $0x3cf869ef // ldr q15, [x15, x24]
 	WORD $0x6f0c15c4 // usra v4.16b, v14.16b, #0x4
 	WORD $0xfc6d79ce // ldr d14, [x14, x13, lsl #3]
+	WORD $0x4face143 // sdot v3.4s, v10.16b, v12.4b[1]
 	WORD $0x0b000020 // add w0, w1, w0
-	WORD $0x910005ad // add x13, x13, #0x1
-	WORD $0x4f8ce0e3 // sdot v3.4s, v7.16b, v12.4b[0]
+	WORD $0xbd400130 // ldr s16, [x9]
 	WORD $0x4b0013e0 // neg w0, w0, lsl #4
+	WORD $0x910005ad // add x13, x13, #0x1
+	WORD $0x4fb1e0cd // sdot v13.4s, v6.16b, v17.4b[1]
+	WORD $0x4f8fe0a7 // sdot v7.4s, v5.16b, v15.4b[0]
 	WORD $0xf10011bf // cmp x13, #0x4
-	WORD $0x4fade0ab // sdot v11.4s, v5.16b, v13.4b[1]
-	WORD $0x4face123 // sdot v3.4s, v9.16b, v12.4b[1]
-	WORD $0x4f8de8cb // sdot v11.4s, v6.16b, v13.4b[2]
-	WORD $0x4f8ce943 // sdot v3.4s, v10.16b, v12.4b[2]
-	WORD $0x4fade90b // sdot v11.4s, v8.16b, v13.4b[3]
-	WORD $0x3cea6aed // ldr q13, [x23, x10]
+	WORD $0x4f8ce963 // sdot v3.4s, v11.16b, v12.4b[2]
+	WORD $0x4f91e92d // sdot v13.4s, v9.16b, v17.4b[2]
+	WORD $0x4fafe147 // sdot v7.4s, v10.16b, v15.4b[1]
 	WORD $0x4face883 // sdot v3.4s, v4.16b, v12.4b[3]
 	WORD $0x0e2179cc // fcvtl v12.4s, v14.4h
-	WORD $0x3cf869ee // ldr q14, [x15, x24]
-	WORD $0x4f8de04f // sdot v15.4s, v2.16b, v13.4b[0]
-	WORD $0x4f8ee0eb // sdot v11.4s, v7.16b, v14.4b[0]
+	WORD $0x4e040c0e // dup v14.4s, w0
+	WORD $0x4fb1e90d // sdot v13.4s, v8.16b, v17.4b[3]
+	WORD $0x4f8fe967 // sdot v7.4s, v11.16b, v15.4b[2]
+	WORD $0x4f92e04e // sdot v14.4s, v2.16b, v18.4b[0]
+	WORD $0x3dc00342 // ldr q2, [x26]
 	WORD $0x4f909190 // fmul v16.4s, v12.4s, v16.s[0]
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4fade0af // sdot v15.4s, v5.16b, v13.4b[1]
-	WORD $0x4faee12b // sdot v11.4s, v9.16b, v14.4b[1]
-	WORD $0x6e23de03 // fmul v3.4s, v16.4s, v3.4s
-	WORD $0x3dc00350 // ldr q16, [x26]
-	WORD $0x4f8de8cf // sdot v15.4s, v6.16b, v13.4b[2]
-	WORD $0x4f8ee94b // sdot v11.4s, v10.16b, v14.4b[2]
-	WORD $0x4e23d603 // fadd v3.4s, v16.4s, v3.4s
-	WORD $0x4e040c10 // dup v16.4s, w0
-	WORD $0x4fade90f // sdot v15.4s, v8.16b, v13.4b[3]
-	WORD $0x3cec6aed // ldr q13, [x23, x12]
-	WORD $0x4faee88b // sdot v11.4s, v4.16b, v14.4b[3]
-	WORD $0x3cea69ee // ldr q14, [x15, x10]
-	WORD $0x4f8de050 // sdot v16.4s, v2.16b, v13.4b[0]
-	WORD $0x3d800343 // str q3, [x26]
+	WORD $0x4fafe887 // sdot v7.4s, v4.16b, v15.4b[3]
+	WORD $0x4fb2e0ce // sdot v14.4s, v6.16b, v18.4b[1]
+	WORD $0x3cec69e6 // ldr q6, [x15, x12]
+	WORD $0x4e30cc62 // fmla v2.4s, v3.4s, v16.4s
+	WORD $0x3cea69e3 // ldr q3, [x15, x10]
+	WORD $0x4f83e0ad // sdot v13.4s, v5.16b, v3.4b[0]
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4f92e92e // sdot v14.4s, v9.16b, v18.4b[2]
+	WORD $0x3d800342 // str q2, [x26]
 	WORD $0x8b08035a // add x26, x26, x8
 	WORD $0xbc786922 // ldr s2, [x9, x24]
-	WORD $0x4f8ee0ef // sdot v15.4s, v7.16b, v14.4b[0]
-	WORD $0x4e21d963 // scvtf v3.4s, v11.4s
+	WORD $0x4fa3e14d // sdot v13.4s, v10.16b, v3.4b[1]
 	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
-	WORD $0x4fade0b0 // sdot v16.4s, v5.16b, v13.4b[1]
-	WORD $0x4faee12f // sdot v15.4s, v9.16b, v14.4b[1]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x4f8de8d0 // sdot v16.4s, v6.16b, v13.4b[2]
-	WORD $0x3dc00343 // ldr q3, [x26]
-	WORD $0x4f8ee94f // sdot v15.4s, v10.16b, v14.4b[2]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4fade910 // sdot v16.4s, v8.16b, v13.4b[3]
-	WORD $0x4faee88f // sdot v15.4s, v4.16b, v14.4b[3]
-	WORD $0x3d800342 // str q2, [x26]
-	WORD $0x4f91e0f0 // sdot v16.4s, v7.16b, v17.4b[0]
+	WORD $0x4fb2e90e // sdot v14.4s, v8.16b, v18.4b[3]
+	WORD $0x3dc00348 // ldr q8, [x26]
+	WORD $0x4f83e96d // sdot v13.4s, v11.16b, v3.4b[2]
+	WORD $0x4e22cce8 // fmla v8.4s, v7.4s, v2.4s
+	WORD $0x4f86e0ae // sdot v14.4s, v5.16b, v6.4b[0]
+	WORD $0x4fa3e88d // sdot v13.4s, v4.16b, v3.4b[3]
+	WORD $0x3d800348 // str q8, [x26]
+	WORD $0x4fa6e14e // sdot v14.4s, v10.16b, v6.4b[1]
 	WORD $0x8b08035a // add x26, x26, x8
 	WORD $0xbd4002a2 // ldr s2, [x21]
-	WORD $0x4e21d9e3 // scvtf v3.4s, v15.4s
+	WORD $0x3dc00345 // ldr q5, [x26]
 	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
-	WORD $0x4fb1e130 // sdot v16.4s, v9.16b, v17.4b[1]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3dc00343 // ldr q3, [x26]
-	WORD $0x4f91e950 // sdot v16.4s, v10.16b, v17.4b[2]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4fb1e890 // sdot v16.4s, v4.16b, v17.4b[3]
-	WORD $0x3d800342 // str q2, [x26]
+	WORD $0x4e21d9a3 // scvtf v3.4s, v13.4s
+	WORD $0x4f86e96e // sdot v14.4s, v11.16b, v6.4b[2]
+	WORD $0x4e22cc65 // fmla v5.4s, v3.4s, v2.4s
+	WORD $0x4fa6e88e // sdot v14.4s, v4.16b, v6.4b[3]
+	WORD $0x3d800345 // str q5, [x26]
 	WORD $0xbc786aa2 // ldr s2, [x21, x24]
-	WORD $0x4e21da03 // scvtf v3.4s, v16.4s
+	WORD $0x4e21d9c3 // scvtf v3.4s, v14.4s
+	WORD $0x3ce86b44 // ldr q4, [x26, x8]
 	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3ce86b43 // ldr q3, [x26, x8]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3ca86b42 // str q2, [x26, x8]
-	WORD $0x54fff001 // b.ne l1
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x3ca86b44 // str q4, [x26, x8]
+	WORD $0x54fff081 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100116b // add x11, x11, #0x4
 	WORD $0x910582d6 // add x22, x22, #0x160
-	WORD $0x54ffee4c // b.gt l0
+	WORD $0x54ffeecc // b.gt l0
 
 l2:
 	RET

@@ -19,7 +19,7 @@ TEXT ·tiledQ4_1x1NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b890d09 // add x9, x8, x9, asr #3
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x5400060b // b.lt l2
+	WORD $0x540005eb // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0xaa1603ea // mov x10, x22
 	WORD $0xaa1903eb // mov x11, x25
@@ -61,16 +61,15 @@ l1:
 	WORD $0xbd400183 // ldr s3, [x12]
 	WORD $0x4f839021 // fmul v1.4s, v1.4s, v3.s[0]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3cef6a82 // ldr q2, [x20, x15]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3caf6a81 // str q1, [x20, x15]
-	WORD $0x54fffba1 // b.ne l1
+	WORD $0x3cef6a83 // ldr q3, [x20, x15]
+	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
+	WORD $0x3caf6a83 // str q3, [x20, x15]
+	WORD $0x54fffbc1 // b.ne l1
 	WORD $0xf100816b // subs x11, x11, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x9100118c // add x12, x12, #0x4
 	WORD $0x9105014a // add x10, x10, #0x140
-	WORD $0x54fffacc // b.gt l0
+	WORD $0x54fffaec // b.gt l0
 
 l2:
 	WORD $0xaa1f03ea // mov x10, xzr
@@ -100,11 +99,9 @@ l4:
 	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
 	WORD $0x6e25dc63 // fmul v3.4s, v3.4s, v5.4s
 	WORD $0x0e21d884 // scvtf v4.2s, v4.2s
-	WORD $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
-	WORD $0x4f849063 // fmul v3.4s, v3.4s, v4.s[0]
-	WORD $0x4e22d400 // fadd v0.4s, v0.4s, v2.4s
-	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
-	WORD $0x54fffdec // b.gt l4
+	WORD $0x4f841040 // fmla v0.4s, v2.4s, v4.s[0]
+	WORD $0x4f841061 // fmla v1.4s, v3.4s, v4.s[0]
+	WORD $0x54fffe2c // b.gt l4
 	WORD $0xd37ced4a // lsl x10, x10, #4
 	WORD $0xd37ced8c // lsl x12, x12, #4
 	WORD $0x2a1f03ed // mov w13, wzr
@@ -115,7 +112,7 @@ l4:
 	WORD $0x3caa6a80 // str q0, [x20, x10]
 	WORD $0x5280004a // mov w10, #0x2
 	WORD $0x3cac6a81 // str q1, [x20, x12]
-	WORD $0x3707fb8b // tbnz w11, #0x0, l3
+	WORD $0x3707fbcb // tbnz w11, #0x0, l3
 	RET
 
 // func tiledQ4_1x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -146,7 +143,7 @@ TEXT ·tiledQ4_1x4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b8a0d2a // add x10, x9, x10, asr #3
 	WORD $0xad0001a0 // stp q0, q0, [x13]
 	WORD $0xad0101a0 // stp q0, q0, [x13, #0x20]
-	WORD $0x54000dab // b.lt l2
+	WORD $0x54000d2b // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x8b18016d // add x13, x11, x24
 	WORD $0xaa1603ee // mov x14, x22
@@ -163,102 +160,98 @@ l0:
 l1:
 	WORD $0xd37cee21 // lsl x1, x17, #4
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
-	WORD $0xad402ee7 // ldp q7, q11, [x23]
+	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
+	WORD $0xad4032e6 // ldp q6, q12, [x23]
 	WORD $0x3cf86aed // ldr q13, [x23, x24]
 	WORD $0x8b0101c2 // add x2, x14, x1
-	WORD $0xfc717a6e // ldr d14, [x19, x17, lsl #3]
-	WORD $0xbd40020f // ldr s15, [x16]
-	WORD $0x3dc00043 // ldr q3, [x2]
-	WORD $0x3dc01049 // ldr q9, [x2, #0x40]
+	WORD $0x3ceb6aee // ldr q14, [x23, x11]
+	WORD $0xfc717a6f // ldr d15, [x19, x17, lsl #3]
+	WORD $0x3dc00044 // ldr q4, [x2]
+	WORD $0x3dc01048 // ldr q8, [x2, #0x40]
 	WORD $0x3dc0204a // ldr q10, [x2, #0x80]
-	WORD $0x3dc0304c // ldr q12, [x2, #0xc0]
+	WORD $0x3dc0304b // ldr q11, [x2, #0xc0]
+	WORD $0xbd400210 // ldr s16, [x16]
 	WORD $0x8b010281 // add x1, x20, x1
-	WORD $0x3ced6b50 // ldr q16, [x26, x13]
-	WORD $0x4e201c61 // and v1.16b, v3.16b, v0.16b
-	WORD $0x4e201d26 // and v6.16b, v9.16b, v0.16b
-	WORD $0x4e201d45 // and v5.16b, v10.16b, v0.16b
-	WORD $0x4e201d84 // and v4.16b, v12.16b, v0.16b
-	WORD $0x6f0c0463 // ushr v3.16b, v3.16b, #0x4
+	WORD $0x4e201c81 // and v1.16b, v4.16b, v0.16b
+	WORD $0x4e201d09 // and v9.16b, v8.16b, v0.16b
+	WORD $0x4e201d47 // and v7.16b, v10.16b, v0.16b
+	WORD $0x4e201d65 // and v5.16b, v11.16b, v0.16b
+	WORD $0x6f0c0484 // ushr v4.16b, v4.16b, #0x4
+	WORD $0x6f0c0508 // ushr v8.16b, v8.16b, #0x4
+	WORD $0x6f0c054a // ushr v10.16b, v10.16b, #0x4
+	WORD $0x6f0c056b // ushr v11.16b, v11.16b, #0x4
+	WORD $0x3ced6af1 // ldr q17, [x23, x13]
+	WORD $0x4f86e022 // sdot v2.4s, v1.16b, v6.4b[0]
+	WORD $0x4f8de023 // sdot v3.4s, v1.16b, v13.4b[0]
 	WORD $0x91000631 // add x17, x17, #0x1
 	WORD $0xf100123f // cmp x17, #0x4
-	WORD $0x4f87e022 // sdot v2.4s, v1.16b, v7.4b[0]
-	WORD $0x4f8de028 // sdot v8.4s, v1.16b, v13.4b[0]
-	WORD $0x4fa7e0c2 // sdot v2.4s, v6.16b, v7.4b[1]
-	WORD $0x4fade0c8 // sdot v8.4s, v6.16b, v13.4b[1]
-	WORD $0x4f87e8a2 // sdot v2.4s, v5.16b, v7.4b[2]
-	WORD $0x4f8de8a8 // sdot v8.4s, v5.16b, v13.4b[2]
-	WORD $0x4fa7e882 // sdot v2.4s, v4.16b, v7.4b[3]
-	WORD $0x6f0c0527 // ushr v7.16b, v9.16b, #0x4
-	WORD $0x6f0c0549 // ushr v9.16b, v10.16b, #0x4
-	WORD $0x6f0c058a // ushr v10.16b, v12.16b, #0x4
-	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
-	WORD $0x4fade888 // sdot v8.4s, v4.16b, v13.4b[3]
-	WORD $0x3ceb6aed // ldr q13, [x23, x11]
-	WORD $0x4f8be062 // sdot v2.4s, v3.16b, v11.4b[0]
-	WORD $0x4f8de02c // sdot v12.4s, v1.16b, v13.4b[0]
-	WORD $0x4fabe0e2 // sdot v2.4s, v7.16b, v11.4b[1]
-	WORD $0x4fade0cc // sdot v12.4s, v6.16b, v13.4b[1]
-	WORD $0x4f8be922 // sdot v2.4s, v9.16b, v11.4b[2]
-	WORD $0x4f8de8ac // sdot v12.4s, v5.16b, v13.4b[2]
-	WORD $0x4fabe942 // sdot v2.4s, v10.16b, v11.4b[3]
-	WORD $0x0e2179cb // fcvtl v11.4s, v14.4h
-	WORD $0x3cf86b4e // ldr q14, [x26, x24]
-	WORD $0x4fade88c // sdot v12.4s, v4.16b, v13.4b[3]
-	WORD $0x3ced6aed // ldr q13, [x23, x13]
-	WORD $0x4f8ee068 // sdot v8.4s, v3.16b, v14.4b[0]
-	WORD $0x4f8f916f // fmul v15.4s, v11.4s, v15.s[0]
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4faee0e8 // sdot v8.4s, v7.16b, v14.4b[1]
-	WORD $0x6e22dde2 // fmul v2.4s, v15.4s, v2.4s
-	WORD $0x3dc0002f // ldr q15, [x1]
-	WORD $0x4f8ee928 // sdot v8.4s, v9.16b, v14.4b[2]
-	WORD $0x4e22d5e2 // fadd v2.4s, v15.4s, v2.4s
+	WORD $0x4fa6e122 // sdot v2.4s, v9.16b, v6.4b[1]
+	WORD $0x4fade123 // sdot v3.4s, v9.16b, v13.4b[1]
+	WORD $0x4f86e8e2 // sdot v2.4s, v7.16b, v6.4b[2]
+	WORD $0x4f8de8e3 // sdot v3.4s, v7.16b, v13.4b[2]
+	WORD $0x4fa6e8a2 // sdot v2.4s, v5.16b, v6.4b[3]
+	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
+	WORD $0x4fade8a3 // sdot v3.4s, v5.16b, v13.4b[3]
+	WORD $0x3cf86b4d // ldr q13, [x26, x24]
+	WORD $0x4f8ce082 // sdot v2.4s, v4.16b, v12.4b[0]
+	WORD $0x4f8ee026 // sdot v6.4s, v1.16b, v14.4b[0]
+	WORD $0x4f8de083 // sdot v3.4s, v4.16b, v13.4b[0]
+	WORD $0x4face102 // sdot v2.4s, v8.16b, v12.4b[1]
+	WORD $0x4faee126 // sdot v6.4s, v9.16b, v14.4b[1]
+	WORD $0x4fade103 // sdot v3.4s, v8.16b, v13.4b[1]
+	WORD $0x4f8ce942 // sdot v2.4s, v10.16b, v12.4b[2]
+	WORD $0x4f8ee8e6 // sdot v6.4s, v7.16b, v14.4b[2]
+	WORD $0x4f8de943 // sdot v3.4s, v10.16b, v13.4b[2]
+	WORD $0x4face962 // sdot v2.4s, v11.16b, v12.4b[3]
+	WORD $0x0e2179ec // fcvtl v12.4s, v15.4h
 	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
-	WORD $0x4faee948 // sdot v8.4s, v10.16b, v14.4b[3]
-	WORD $0x3ceb6b4e // ldr q14, [x26, x11]
-	WORD $0x3d800022 // str q2, [x1]
-	WORD $0x4f8de02f // sdot v15.4s, v1.16b, v13.4b[0]
-	WORD $0x4f8ee06c // sdot v12.4s, v3.16b, v14.4b[0]
-	WORD $0xbc786a01 // ldr s1, [x16, x24]
-	WORD $0x8b0c0021 // add x1, x1, x12
-	WORD $0x4e21d902 // scvtf v2.4s, v8.4s
-	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
-	WORD $0x4fade0cf // sdot v15.4s, v6.16b, v13.4b[1]
-	WORD $0x4faee0ec // sdot v12.4s, v7.16b, v14.4b[1]
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3dc00022 // ldr q2, [x1]
-	WORD $0x4f8de8af // sdot v15.4s, v5.16b, v13.4b[2]
-	WORD $0x4f8ee92c // sdot v12.4s, v9.16b, v14.4b[2]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x4fade88f // sdot v15.4s, v4.16b, v13.4b[3]
-	WORD $0x4faee94c // sdot v12.4s, v10.16b, v14.4b[3]
+	WORD $0x4faee8a6 // sdot v6.4s, v5.16b, v14.4b[3]
+	WORD $0x4fade963 // sdot v3.4s, v11.16b, v13.4b[3]
+	WORD $0x4f909190 // fmul v16.4s, v12.4s, v16.s[0]
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x4f91e02f // sdot v15.4s, v1.16b, v17.4b[0]
+	WORD $0x3dc00021 // ldr q1, [x1]
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x4e30cc41 // fmla v1.4s, v2.4s, v16.4s
+	WORD $0x3ceb6b42 // ldr q2, [x26, x11]
+	WORD $0x4fb1e12f // sdot v15.4s, v9.16b, v17.4b[1]
+	WORD $0x3ced6b49 // ldr q9, [x26, x13]
+	WORD $0x4f82e086 // sdot v6.4s, v4.16b, v2.4b[0]
 	WORD $0x3d800021 // str q1, [x1]
+	WORD $0x4f91e8ef // sdot v15.4s, v7.16b, v17.4b[2]
+	WORD $0x8b0c0021 // add x1, x1, x12
+	WORD $0xbc786a01 // ldr s1, [x16, x24]
+	WORD $0x4fa2e106 // sdot v6.4s, v8.16b, v2.4b[1]
+	WORD $0x4f819181 // fmul v1.4s, v12.4s, v1.s[0]
+	WORD $0x4fb1e8af // sdot v15.4s, v5.16b, v17.4b[3]
+	WORD $0x3dc00025 // ldr q5, [x1]
+	WORD $0x4f82e946 // sdot v6.4s, v10.16b, v2.4b[2]
+	WORD $0x4e21cc65 // fmla v5.4s, v3.4s, v1.4s
+	WORD $0x4f89e08f // sdot v15.4s, v4.16b, v9.4b[0]
+	WORD $0x4fa2e966 // sdot v6.4s, v11.16b, v2.4b[3]
+	WORD $0x3d800025 // str q5, [x1]
 	WORD $0x8b0c0021 // add x1, x1, x12
 	WORD $0xbd400001 // ldr s1, [x0]
-	WORD $0x4f90e06f // sdot v15.4s, v3.16b, v16.4b[0]
-	WORD $0x4e21d982 // scvtf v2.4s, v12.4s
-	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
-	WORD $0x4fb0e0ef // sdot v15.4s, v7.16b, v16.4b[1]
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3dc00022 // ldr q2, [x1]
-	WORD $0x4f90e92f // sdot v15.4s, v9.16b, v16.4b[2]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x4fb0e94f // sdot v15.4s, v10.16b, v16.4b[3]
-	WORD $0x3d800021 // str q1, [x1]
+	WORD $0x4fa9e10f // sdot v15.4s, v8.16b, v9.4b[1]
+	WORD $0x3dc00023 // ldr q3, [x1]
+	WORD $0x4f819181 // fmul v1.4s, v12.4s, v1.s[0]
+	WORD $0x4e21d8c2 // scvtf v2.4s, v6.4s
+	WORD $0x4f89e94f // sdot v15.4s, v10.16b, v9.4b[2]
+	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
+	WORD $0x4fa9e96f // sdot v15.4s, v11.16b, v9.4b[3]
+	WORD $0x3d800023 // str q3, [x1]
 	WORD $0xbc786801 // ldr s1, [x0, x24]
+	WORD $0x3cec6823 // ldr q3, [x1, x12]
 	WORD $0x4e21d9e2 // scvtf v2.4s, v15.4s
-	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3cec6822 // ldr q2, [x1, x12]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3cac6821 // str q1, [x1, x12]
-	WORD $0x54fff481 // b.ne l1
+	WORD $0x4f819181 // fmul v1.4s, v12.4s, v1.s[0]
+	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
+	WORD $0x3cac6823 // str q3, [x1, x12]
+	WORD $0x54fff501 // b.ne l1
 	WORD $0xf10081ef // subs x15, x15, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001210 // add x16, x16, #0x4
 	WORD $0x910501ce // add x14, x14, #0x140
-	WORD $0x54fff34c // b.gt l0
+	WORD $0x54fff3cc // b.gt l0
 
 l2:
 	WORD $0x5280018c // mov w12, #0xc
@@ -323,23 +316,15 @@ l4:
 	WORD $0x4f939129 // fmul v9.4s, v9.4s, v19.s[0]
 	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
 	WORD $0xaa1a03e0 // mov x0, x26
-	WORD $0x4f8a9231 // fmul v17.4s, v17.4s, v10.s[0]
-	WORD $0x4f8a916a // fmul v10.4s, v11.4s, v10.s[0]
-	WORD $0x4f8c924b // fmul v11.4s, v18.4s, v12.s[0]
-	WORD $0x4f8c91ec // fmul v12.4s, v15.4s, v12.s[0]
-	WORD $0x4f8d928f // fmul v15.4s, v20.4s, v13.s[0]
-	WORD $0x4f8d920d // fmul v13.4s, v16.4s, v13.s[0]
-	WORD $0x4f8e9108 // fmul v8.4s, v8.4s, v14.s[0]
-	WORD $0x4f8e9129 // fmul v9.4s, v9.4s, v14.s[0]
-	WORD $0x4e31d4e7 // fadd v7.4s, v7.4s, v17.4s
-	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
-	WORD $0x4e2bd484 // fadd v4.4s, v4.4s, v11.4s
-	WORD $0x4e2cd4a5 // fadd v5.4s, v5.4s, v12.4s
-	WORD $0x4e2fd442 // fadd v2.4s, v2.4s, v15.4s
-	WORD $0x4e2dd463 // fadd v3.4s, v3.4s, v13.4s
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
-	WORD $0x54fff98c // b.gt l4
+	WORD $0x4f8a1227 // fmla v7.4s, v17.4s, v10.s[0]
+	WORD $0x4f8a1166 // fmla v6.4s, v11.4s, v10.s[0]
+	WORD $0x4f8c1244 // fmla v4.4s, v18.4s, v12.s[0]
+	WORD $0x4f8c11e5 // fmla v5.4s, v15.4s, v12.s[0]
+	WORD $0x4f8d1282 // fmla v2.4s, v20.4s, v13.s[0]
+	WORD $0x4f8d1203 // fmla v3.4s, v16.4s, v13.s[0]
+	WORD $0x4f8e1100 // fmla v0.4s, v8.4s, v14.s[0]
+	WORD $0x4f8e1121 // fmla v1.4s, v9.4s, v14.s[0]
+	WORD $0x54fffa8c // b.gt l4
 	WORD $0xd37cee10 // lsl x16, x16, #4
 	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f3 // mov w19, wzr
@@ -368,7 +353,7 @@ l4:
 	WORD $0x3cb06980 // str q0, [x12, x16]
 	WORD $0x52800050 // mov w16, #0x2
 	WORD $0x3cb16981 // str q1, [x12, x17]
-	WORD $0x3707f3ef // tbnz w15, #0x0, l3
+	WORD $0x3707f4ef // tbnz w15, #0x0, l3
 	RET
 
 // func tiledQ5_1x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -388,7 +373,7 @@ TEXT ·tiledQ5_1x1NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b890d09 // add x9, x8, x9, asr #3
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x540008ab // b.lt l2
+	WORD $0x5400088b // b.lt l2
 	WORD $0x4f00e600 // movi v0.16b, #0x10
 	WORD $0x4f00e5e1 // movi v1.16b, #0xf
 	WORD $0xaa1603ea // mov x10, x22
@@ -451,16 +436,15 @@ l1:
 	WORD $0xbd400184 // ldr s4, [x12]
 	WORD $0x4f849063 // fmul v3.4s, v3.4s, v4.s[0]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
-	WORD $0x3cef6a83 // ldr q3, [x20, x15]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3caf6a82 // str q2, [x20, x15]
-	WORD $0x54fff921 // b.ne l1
+	WORD $0x3cef6a84 // ldr q4, [x20, x15]
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0x3caf6a84 // str q4, [x20, x15]
+	WORD $0x54fff941 // b.ne l1
 	WORD $0xf100816b // subs x11, x11, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x9100118c // add x12, x12, #0x4
 	WORD $0x9106014a // add x10, x10, #0x180
-	WORD $0x54fff84c // b.gt l0
+	WORD $0x54fff86c // b.gt l0
 
 l2:
 	WORD $0xaa1f03ea // mov x10, xzr
@@ -490,11 +474,9 @@ l4:
 	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
 	WORD $0x6e25dc63 // fmul v3.4s, v3.4s, v5.4s
 	WORD $0x0e21d884 // scvtf v4.2s, v4.2s
-	WORD $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
-	WORD $0x4f849063 // fmul v3.4s, v3.4s, v4.s[0]
-	WORD $0x4e22d400 // fadd v0.4s, v0.4s, v2.4s
-	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
-	WORD $0x54fffdec // b.gt l4
+	WORD $0x4f841040 // fmla v0.4s, v2.4s, v4.s[0]
+	WORD $0x4f841061 // fmla v1.4s, v3.4s, v4.s[0]
+	WORD $0x54fffe2c // b.gt l4
 	WORD $0xd37ced4a // lsl x10, x10, #4
 	WORD $0xd37ced8c // lsl x12, x12, #4
 	WORD $0x2a1f03ed // mov w13, wzr
@@ -505,7 +487,7 @@ l4:
 	WORD $0x3caa6a80 // str q0, [x20, x10]
 	WORD $0x5280004a // mov w10, #0x2
 	WORD $0x3cac6a81 // str q1, [x20, x12]
-	WORD $0x3707fb8b // tbnz w11, #0x0, l3
+	WORD $0x3707fbcb // tbnz w11, #0x0, l3
 	RET
 
 // func tiledQ5_1x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -536,7 +518,7 @@ TEXT ·tiledQ5_1x4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b8a0d2a // add x10, x9, x10, asr #3
 	WORD $0xad0001a0 // stp q0, q0, [x13]
 	WORD $0xad0101a0 // stp q0, q0, [x13, #0x20]
-	WORD $0x5400104b // b.lt l2
+	WORD $0x54000fcb // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
 	WORD $0x8b18016d // add x13, x11, x24
@@ -553,123 +535,119 @@ l0:
 
 l1:
 	WORD $0xd37cee21 // lsl x1, x17, #4
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0x6f00e40a // movi v10.2d, #0000000000000000
-	WORD $0xad4032ed // ldp q13, q12, [x23]
-	WORD $0x3ced6b51 // ldr q17, [x26, x13]
+	WORD $0xad4036ec // ldp q12, q13, [x23]
+	WORD $0x3cf86af0 // ldr q16, [x23, x24]
+	WORD $0x3ced6af2 // ldr q18, [x23, x13]
 	WORD $0x8b0101c2 // add x2, x14, x1
 	WORD $0x8b010281 // add x1, x20, x1
 	WORD $0x3dc04044 // ldr q4, [x2, #0x100]
-	WORD $0x3dc00049 // ldr q9, [x2]
+	WORD $0x3dc0004a // ldr q10, [x2]
 	WORD $0x3dc0104b // ldr q11, [x2, #0x40]
 	WORD $0x3dc0204e // ldr q14, [x2, #0x80]
 	WORD $0x3dc0304f // ldr q15, [x2, #0xc0]
 	WORD $0x4f0c5482 // shl v2.16b, v4.16b, #0x4
-	WORD $0x4e201d25 // and v5.16b, v9.16b, v0.16b
+	WORD $0x4e201d43 // and v3.16b, v10.16b, v0.16b
 	WORD $0x4f0b5486 // shl v6.16b, v4.16b, #0x3
 	WORD $0x4f0a5487 // shl v7.16b, v4.16b, #0x2
-	WORD $0x4e248488 // add v8.16b, v4.16b, v4.16b
-	WORD $0x6f0f0490 // ushr v16.16b, v4.16b, #0x1
-	WORD $0x4e211c42 // and v2.16b, v2.16b, v1.16b
+	WORD $0x6f0f0491 // ushr v17.16b, v4.16b, #0x1
+	WORD $0x4e211c45 // and v5.16b, v2.16b, v1.16b
+	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
 	WORD $0x4e211cc6 // and v6.16b, v6.16b, v1.16b
-	WORD $0x4e211ce7 // and v7.16b, v7.16b, v1.16b
-	WORD $0x4e211d08 // and v8.16b, v8.16b, v1.16b
-	WORD $0x4ea51c42 // orr v2.16b, v2.16b, v5.16b
+	WORD $0x4ea31ca3 // orr v3.16b, v5.16b, v3.16b
 	WORD $0x4e201d65 // and v5.16b, v11.16b, v0.16b
-	WORD $0x4f8de043 // sdot v3.4s, v2.16b, v13.4b[0]
-	WORD $0x4ea51cc6 // orr v6.16b, v6.16b, v5.16b
+	WORD $0x4f8ce062 // sdot v2.4s, v3.16b, v12.4b[0]
+	WORD $0x4ea51cc8 // orr v8.16b, v6.16b, v5.16b
 	WORD $0x4e201dc5 // and v5.16b, v14.16b, v0.16b
-	WORD $0x4ea51ce7 // orr v7.16b, v7.16b, v5.16b
+	WORD $0x4e211ce6 // and v6.16b, v7.16b, v1.16b
+	WORD $0x4e248487 // add v7.16b, v4.16b, v4.16b
+	WORD $0x4face102 // sdot v2.4s, v8.16b, v12.4b[1]
+	WORD $0x4ea51cc9 // orr v9.16b, v6.16b, v5.16b
 	WORD $0x4e201de5 // and v5.16b, v15.16b, v0.16b
-	WORD $0x4fade0c3 // sdot v3.4s, v6.16b, v13.4b[1]
-	WORD $0x4ea51d08 // orr v8.16b, v8.16b, v5.16b
+	WORD $0x4e211ce7 // and v7.16b, v7.16b, v1.16b
+	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
+	WORD $0x4f8ce922 // sdot v2.4s, v9.16b, v12.4b[2]
+	WORD $0x4ea51ce7 // orr v7.16b, v7.16b, v5.16b
 	WORD $0x4e211c85 // and v5.16b, v4.16b, v1.16b
-	WORD $0x4f8de8e3 // sdot v3.4s, v7.16b, v13.4b[2]
-	WORD $0x6f0c1525 // usra v5.16b, v9.16b, #0x4
-	WORD $0x4e211e09 // and v9.16b, v16.16b, v1.16b
-	WORD $0x6f0e0490 // ushr v16.16b, v4.16b, #0x2
+	WORD $0x4f90e066 // sdot v6.4s, v3.16b, v16.4b[0]
+	WORD $0x6f0c1545 // usra v5.16b, v10.16b, #0x4
+	WORD $0x4e211e2a // and v10.16b, v17.16b, v1.16b
+	WORD $0x6f0e0491 // ushr v17.16b, v4.16b, #0x2
+	WORD $0x4face8e2 // sdot v2.4s, v7.16b, v12.4b[3]
+	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
 	WORD $0x6f0d0484 // ushr v4.16b, v4.16b, #0x3
-	WORD $0x4fade903 // sdot v3.4s, v8.16b, v13.4b[3]
-	WORD $0x3cf86aed // ldr q13, [x23, x24]
-	WORD $0x6f0c1569 // usra v9.16b, v11.16b, #0x4
-	WORD $0x4e211e0b // and v11.16b, v16.16b, v1.16b
+	WORD $0x4fb0e106 // sdot v6.4s, v8.16b, v16.4b[1]
+	WORD $0x6f0c156a // usra v10.16b, v11.16b, #0x4
+	WORD $0x4e211e2b // and v11.16b, v17.16b, v1.16b
+	WORD $0x3ceb6af1 // ldr q17, [x23, x11]
 	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
-	WORD $0xbd400210 // ldr s16, [x16]
-	WORD $0x4f8de04a // sdot v10.4s, v2.16b, v13.4b[0]
-	WORD $0x4f8ce0a3 // sdot v3.4s, v5.16b, v12.4b[0]
+	WORD $0x4f8de0a2 // sdot v2.4s, v5.16b, v13.4b[0]
+	WORD $0x4f91e06c // sdot v12.4s, v3.16b, v17.4b[0]
+	WORD $0x4f90e926 // sdot v6.4s, v9.16b, v16.4b[2]
 	WORD $0x6f0c15cb // usra v11.16b, v14.16b, #0x4
+	WORD $0x3cf86b4e // ldr q14, [x26, x24]
 	WORD $0x6f0c15e4 // usra v4.16b, v15.16b, #0x4
-	WORD $0x6f00e40e // movi v14.2d, #0000000000000000
 	WORD $0xfc717a6f // ldr d15, [x19, x17, lsl #3]
 	WORD $0x91000631 // add x17, x17, #0x1
-	WORD $0x4fade0ca // sdot v10.4s, v6.16b, v13.4b[1]
 	WORD $0xf100123f // cmp x17, #0x4
-	WORD $0x4face123 // sdot v3.4s, v9.16b, v12.4b[1]
-	WORD $0x4f8de8ea // sdot v10.4s, v7.16b, v13.4b[2]
-	WORD $0x4f8ce963 // sdot v3.4s, v11.16b, v12.4b[2]
-	WORD $0x4fade90a // sdot v10.4s, v8.16b, v13.4b[3]
-	WORD $0x3ceb6aed // ldr q13, [x23, x11]
-	WORD $0x4face883 // sdot v3.4s, v4.16b, v12.4b[3]
-	WORD $0x0e2179ec // fcvtl v12.4s, v15.4h
-	WORD $0x3cf86b4f // ldr q15, [x26, x24]
-	WORD $0x4f8de04e // sdot v14.4s, v2.16b, v13.4b[0]
-	WORD $0x4f8fe0aa // sdot v10.4s, v5.16b, v15.4b[0]
-	WORD $0x4f909190 // fmul v16.4s, v12.4s, v16.s[0]
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4fade0ce // sdot v14.4s, v6.16b, v13.4b[1]
-	WORD $0x4fafe12a // sdot v10.4s, v9.16b, v15.4b[1]
-	WORD $0x6e23de03 // fmul v3.4s, v16.4s, v3.4s
-	WORD $0x3dc00030 // ldr q16, [x1]
-	WORD $0x4f8de8ee // sdot v14.4s, v7.16b, v13.4b[2]
-	WORD $0x4f8fe96a // sdot v10.4s, v11.16b, v15.4b[2]
-	WORD $0x4e23d603 // fadd v3.4s, v16.4s, v3.4s
-	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
-	WORD $0x4fade90e // sdot v14.4s, v8.16b, v13.4b[3]
-	WORD $0x3ced6aed // ldr q13, [x23, x13]
-	WORD $0x4fafe88a // sdot v10.4s, v4.16b, v15.4b[3]
-	WORD $0x3ceb6b4f // ldr q15, [x26, x11]
-	WORD $0x3d800023 // str q3, [x1]
-	WORD $0x4f8de050 // sdot v16.4s, v2.16b, v13.4b[0]
-	WORD $0x8b0c0021 // add x1, x1, x12
-	WORD $0xbc786a02 // ldr s2, [x16, x24]
-	WORD $0x4f8fe0ae // sdot v14.4s, v5.16b, v15.4b[0]
-	WORD $0x4e21d943 // scvtf v3.4s, v10.4s
-	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
-	WORD $0x4fade0d0 // sdot v16.4s, v6.16b, v13.4b[1]
-	WORD $0x4fafe12e // sdot v14.4s, v9.16b, v15.4b[1]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
+	WORD $0x4fade142 // sdot v2.4s, v10.16b, v13.4b[1]
+	WORD $0x4fb1e10c // sdot v12.4s, v8.16b, v17.4b[1]
+	WORD $0x4fb0e8e6 // sdot v6.4s, v7.16b, v16.4b[3]
+	WORD $0xbd400210 // ldr s16, [x16]
+	WORD $0x4f8de962 // sdot v2.4s, v11.16b, v13.4b[2]
+	WORD $0x4f91e92c // sdot v12.4s, v9.16b, v17.4b[2]
+	WORD $0x4f8ee0a6 // sdot v6.4s, v5.16b, v14.4b[0]
+	WORD $0x4fade882 // sdot v2.4s, v4.16b, v13.4b[3]
+	WORD $0x0e2179ed // fcvtl v13.4s, v15.4h
+	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
+	WORD $0x4faee146 // sdot v6.4s, v10.16b, v14.4b[1]
+	WORD $0x4fb1e8ec // sdot v12.4s, v7.16b, v17.4b[3]
+	WORD $0x4f9091b0 // fmul v16.4s, v13.4s, v16.s[0]
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x4f92e06f // sdot v15.4s, v3.16b, v18.4b[0]
 	WORD $0x3dc00023 // ldr q3, [x1]
-	WORD $0x4f8de8f0 // sdot v16.4s, v7.16b, v13.4b[2]
-	WORD $0x4f8fe96e // sdot v14.4s, v11.16b, v15.4b[2]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4fade910 // sdot v16.4s, v8.16b, v13.4b[3]
-	WORD $0x4fafe88e // sdot v14.4s, v4.16b, v15.4b[3]
-	WORD $0x3d800022 // str q2, [x1]
+	WORD $0x4f8ee966 // sdot v6.4s, v11.16b, v14.4b[2]
+	WORD $0x4e30cc43 // fmla v3.4s, v2.4s, v16.4s
+	WORD $0x3ceb6b42 // ldr q2, [x26, x11]
+	WORD $0x4fb2e10f // sdot v15.4s, v8.16b, v18.4b[1]
+	WORD $0x4faee886 // sdot v6.4s, v4.16b, v14.4b[3]
+	WORD $0x3ced6b48 // ldr q8, [x26, x13]
+	WORD $0x4f82e0ac // sdot v12.4s, v5.16b, v2.4b[0]
+	WORD $0x3d800023 // str q3, [x1]
+	WORD $0x4f92e92f // sdot v15.4s, v9.16b, v18.4b[2]
+	WORD $0x8b0c0021 // add x1, x1, x12
+	WORD $0xbc786a03 // ldr s3, [x16, x24]
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x4fa2e14c // sdot v12.4s, v10.16b, v2.4b[1]
+	WORD $0x4f8391a3 // fmul v3.4s, v13.4s, v3.s[0]
+	WORD $0x4fb2e8ef // sdot v15.4s, v7.16b, v18.4b[3]
+	WORD $0x3dc00027 // ldr q7, [x1]
+	WORD $0x4f82e96c // sdot v12.4s, v11.16b, v2.4b[2]
+	WORD $0x4e23ccc7 // fmla v7.4s, v6.4s, v3.4s
+	WORD $0x4f88e0af // sdot v15.4s, v5.16b, v8.4b[0]
+	WORD $0x4fa2e88c // sdot v12.4s, v4.16b, v2.4b[3]
+	WORD $0x3d800027 // str q7, [x1]
 	WORD $0x8b0c0021 // add x1, x1, x12
 	WORD $0xbd400002 // ldr s2, [x0]
-	WORD $0x4f91e0b0 // sdot v16.4s, v5.16b, v17.4b[0]
-	WORD $0x4e21d9c3 // scvtf v3.4s, v14.4s
-	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
-	WORD $0x4fb1e130 // sdot v16.4s, v9.16b, v17.4b[1]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3dc00023 // ldr q3, [x1]
-	WORD $0x4f91e970 // sdot v16.4s, v11.16b, v17.4b[2]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4fb1e890 // sdot v16.4s, v4.16b, v17.4b[3]
-	WORD $0x3d800022 // str q2, [x1]
+	WORD $0x4fa8e14f // sdot v15.4s, v10.16b, v8.4b[1]
+	WORD $0x3dc00025 // ldr q5, [x1]
+	WORD $0x4f8291a2 // fmul v2.4s, v13.4s, v2.s[0]
+	WORD $0x4e21d983 // scvtf v3.4s, v12.4s
+	WORD $0x4f88e96f // sdot v15.4s, v11.16b, v8.4b[2]
+	WORD $0x4e22cc65 // fmla v5.4s, v3.4s, v2.4s
+	WORD $0x4fa8e88f // sdot v15.4s, v4.16b, v8.4b[3]
+	WORD $0x3d800025 // str q5, [x1]
 	WORD $0xbc786802 // ldr s2, [x0, x24]
-	WORD $0x4e21da03 // scvtf v3.4s, v16.4s
-	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cec6823 // ldr q3, [x1, x12]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3cac6822 // str q2, [x1, x12]
-	WORD $0x54fff201 // b.ne l1
+	WORD $0x3cec6824 // ldr q4, [x1, x12]
+	WORD $0x4e21d9e3 // scvtf v3.4s, v15.4s
+	WORD $0x4f8291a2 // fmul v2.4s, v13.4s, v2.s[0]
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x3cac6824 // str q4, [x1, x12]
+	WORD $0x54fff281 // b.ne l1
 	WORD $0xf10081ef // subs x15, x15, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001210 // add x16, x16, #0x4
 	WORD $0x910601ce // add x14, x14, #0x180
-	WORD $0x54fff0cc // b.gt l0
+	WORD $0x54fff14c // b.gt l0
 
 l2:
 	WORD $0x5280018c // mov w12, #0xc
@@ -734,23 +712,15 @@ l4:
 	WORD $0x4f939129 // fmul v9.4s, v9.4s, v19.s[0]
 	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
 	WORD $0xaa1a03e0 // mov x0, x26
-	WORD $0x4f8a9231 // fmul v17.4s, v17.4s, v10.s[0]
-	WORD $0x4f8a916a // fmul v10.4s, v11.4s, v10.s[0]
-	WORD $0x4f8c924b // fmul v11.4s, v18.4s, v12.s[0]
-	WORD $0x4f8c91ec // fmul v12.4s, v15.4s, v12.s[0]
-	WORD $0x4f8d928f // fmul v15.4s, v20.4s, v13.s[0]
-	WORD $0x4f8d920d // fmul v13.4s, v16.4s, v13.s[0]
-	WORD $0x4f8e9108 // fmul v8.4s, v8.4s, v14.s[0]
-	WORD $0x4f8e9129 // fmul v9.4s, v9.4s, v14.s[0]
-	WORD $0x4e31d4e7 // fadd v7.4s, v7.4s, v17.4s
-	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
-	WORD $0x4e2bd484 // fadd v4.4s, v4.4s, v11.4s
-	WORD $0x4e2cd4a5 // fadd v5.4s, v5.4s, v12.4s
-	WORD $0x4e2fd442 // fadd v2.4s, v2.4s, v15.4s
-	WORD $0x4e2dd463 // fadd v3.4s, v3.4s, v13.4s
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
-	WORD $0x54fff98c // b.gt l4
+	WORD $0x4f8a1227 // fmla v7.4s, v17.4s, v10.s[0]
+	WORD $0x4f8a1166 // fmla v6.4s, v11.4s, v10.s[0]
+	WORD $0x4f8c1244 // fmla v4.4s, v18.4s, v12.s[0]
+	WORD $0x4f8c11e5 // fmla v5.4s, v15.4s, v12.s[0]
+	WORD $0x4f8d1282 // fmla v2.4s, v20.4s, v13.s[0]
+	WORD $0x4f8d1203 // fmla v3.4s, v16.4s, v13.s[0]
+	WORD $0x4f8e1100 // fmla v0.4s, v8.4s, v14.s[0]
+	WORD $0x4f8e1121 // fmla v1.4s, v9.4s, v14.s[0]
+	WORD $0x54fffa8c // b.gt l4
 	WORD $0xd37cee10 // lsl x16, x16, #4
 	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f3 // mov w19, wzr
@@ -779,5 +749,5 @@ l4:
 	WORD $0x3cb06980 // str q0, [x12, x16]
 	WORD $0x52800050 // mov w16, #0x2
 	WORD $0x3cb16981 // str q1, [x12, x17]
-	WORD $0x3707f3ef // tbnz w15, #0x0, l3
+	WORD $0x3707f4ef // tbnz w15, #0x0, l3
 	RET

@@ -19,7 +19,7 @@ TEXT ·tiledQ2_Kx1NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b890d09 // add x9, x8, x9, asr #3
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x540008cb // b.lt l3
+	WORD $0x540008ab // b.lt l3
 	WORD $0x4f00e460 // movi v0.16b, #0x3
 	WORD $0x0f0085e1 // movi v1.4h, #0xf
 	WORD $0xaa1603ea // mov x10, x22
@@ -78,23 +78,22 @@ l2:
 	WORD $0xf100121f // cmp x16, #0x4
 	WORD $0x4ea39482 // mla v2.4s, v4.4s, v3.4s
 	WORD $0xbd400183 // ldr s3, [x12]
+	WORD $0x3cf36a84 // ldr q4, [x20, x19]
 	WORD $0x4f8390a3 // fmul v3.4s, v5.4s, v3.s[0]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
-	WORD $0x3cf36a83 // ldr q3, [x20, x19]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3cb36a82 // str q2, [x20, x19]
-	WORD $0x54fffa01 // b.ne l2
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0x3cb36a84 // str q4, [x20, x19]
+	WORD $0x54fffa21 // b.ne l2
 	WORD $0x110005ad // add w13, w13, #0x1
 	WORD $0x910081ce // add x14, x14, #0x20
 	WORD $0x910201ef // add x15, x15, #0x80
 	WORD $0x710021bf // cmp w13, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x9100118c // add x12, x12, #0x4
-	WORD $0x54fff8e1 // b.ne l1
+	WORD $0x54fff901 // b.ne l1
 	WORD $0xf104016b // subs x11, x11, #0x100
 	WORD $0x9115014a // add x10, x10, #0x540
-	WORD $0x54fff82c // b.gt l0
+	WORD $0x54fff84c // b.gt l0
 
 l3:
 	WORD $0xaa1f03ea // mov x10, xzr
@@ -154,14 +153,12 @@ l6:
 	WORD $0x6e28dc45 // fmul v5.4s, v2.4s, v8.4s
 	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
 	WORD $0x6e28dc67 // fmul v7.4s, v3.4s, v8.4s
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x6e27dcc5 // fmul v5.4s, v6.4s, v7.4s
-	WORD $0x4ea4d400 // fsub v0.4s, v0.4s, v4.4s
-	WORD $0x4ea5d421 // fsub v1.4s, v1.4s, v5.4s
-	WORD $0x54fffb81 // b.ne l6
+	WORD $0x4ea4cca0 // fmls v0.4s, v5.4s, v4.4s
+	WORD $0x4ea6cce1 // fmls v1.4s, v7.4s, v6.4s
+	WORD $0x54fffbc1 // b.ne l6
 	WORD $0xf10401ce // subs x14, x14, #0x100
 	WORD $0x911501ef // add x15, x15, #0x540
-	WORD $0x54fffa2c // b.gt l5
+	WORD $0x54fffa6c // b.gt l5
 	WORD $0xd37ef5aa // lsl x10, x13, #2
 	WORD $0xd37ced8c // lsl x12, x12, #4
 	WORD $0x2a1f03ee // mov w14, wzr
@@ -172,7 +169,7 @@ l6:
 	WORD $0x3caa6a80 // str q0, [x20, x10]
 	WORD $0x5280004a // mov w10, #0x2
 	WORD $0x3cac6a81 // str q1, [x20, x12]
-	WORD $0x3707f7ab // tbnz w11, #0x0, l4
+	WORD $0x3707f7eb // tbnz w11, #0x0, l4
 	RET
 
 // func tiledQ2_Kx4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -203,7 +200,7 @@ TEXT ·tiledQ2_Kx4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b8a0d2a // add x10, x9, x10, asr #3
 	WORD $0xad0001a0 // stp q0, q0, [x13]
 	WORD $0xad0101a0 // stp q0, q0, [x13, #0x20]
-	WORD $0x5400118b // b.lt l3
+	WORD $0x5400110b // b.lt l3
 	WORD $0x4f00e460 // movi v0.16b, #0x3
 	WORD $0x0f0085e1 // movi v1.4h, #0xf
 	WORD $0x8b18016d // add x13, x11, x24
@@ -225,130 +222,126 @@ l1:
 
 l2:
 	WORD $0xd37cec04 // lsl x4, x0, #4
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x6f00e40b // movi v11.2d, #0000000000000000
-	WORD $0xad4036ea // ldp q10, q13, [x23]
+	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
+	WORD $0x6f00e40a // movi v10.2d, #0000000000000000
+	WORD $0xad4036eb // ldp q11, q13, [x23]
 	WORD $0xbc607a68 // ldr s8, [x19, x0, lsl #2]
 	WORD $0x8b040345 // add x5, x26, x4
-	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
+	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
 	WORD $0x3cf86af1 // ldr q17, [x23, x24]
-	WORD $0x3dc000a6 // ldr q6, [x5]
+	WORD $0x3dc000a7 // ldr q7, [x5]
 	WORD $0x3dc010ac // ldr q12, [x5, #0x40]
-	WORD $0x2f08a50f // ushll v15.8h, v8.8b, #0x0
+	WORD $0x2f08a510 // ushll v16.8h, v8.8b, #0x0
+	WORD $0x6f00e412 // movi v18.2d, #0000000000000000
 	WORD $0x3cf86833 // ldr q19, [x1, x24]
-	WORD $0x8b040284 // add x4, x20, x4
-	WORD $0x6f00e415 // movi v21.2d, #0000000000000000
-	WORD $0x4e201cc2 // and v2.16b, v6.16b, v0.16b
-	WORD $0x6f0c04c3 // ushr v3.16b, v6.16b, #0x4
-	WORD $0x6f0e04c5 // ushr v5.16b, v6.16b, #0x2
-	WORD $0x6f0a04c6 // ushr v6.16b, v6.16b, #0x6
+	WORD $0x3ceb6af4 // ldr q20, [x23, x11]
+	WORD $0x4e201ce2 // and v2.16b, v7.16b, v0.16b
+	WORD $0x6f0c04e3 // ushr v3.16b, v7.16b, #0x4
+	WORD $0x6f0e04e5 // ushr v5.16b, v7.16b, #0x2
+	WORD $0x6f0a04e7 // ushr v7.16b, v7.16b, #0x6
 	WORD $0x6f0c0589 // ushr v9.16b, v12.16b, #0x4
 	WORD $0x6f0e058e // ushr v14.16b, v12.16b, #0x2
-	WORD $0x0e211def // and v15.8b, v15.8b, v1.8b
-	WORD $0x3dc00094 // ldr q20, [x4]
-	WORD $0x4f8ae047 // sdot v7.4s, v2.16b, v10.4b[0]
+	WORD $0x0e211e10 // and v16.8b, v16.8b, v1.8b
+	WORD $0xbd400215 // ldr s21, [x16]
+	WORD $0x8b040284 // add x4, x20, x4
+	WORD $0x4f8be046 // sdot v6.4s, v2.16b, v11.4b[0]
 	WORD $0x4e201c64 // and v4.16b, v3.16b, v0.16b
 	WORD $0x4e201ca5 // and v5.16b, v5.16b, v0.16b
 	WORD $0x4e201d83 // and v3.16b, v12.16b, v0.16b
 	WORD $0x4e201d28 // and v8.16b, v9.16b, v0.16b
 	WORD $0x4e201dc9 // and v9.16b, v14.16b, v0.16b
 	WORD $0xbc60784e // ldr s14, [x2, x0, lsl #2]
+	WORD $0x4f91e04f // sdot v15.4s, v2.16b, v17.4b[0]
 	WORD $0x6f0a058c // ushr v12.16b, v12.16b, #0x6
-	WORD $0x4f91e050 // sdot v16.4s, v2.16b, v17.4b[0]
-	WORD $0x4f8de0ab // sdot v11.4s, v5.16b, v13.4b[0]
-	WORD $0x4faae087 // sdot v7.4s, v4.16b, v10.4b[1]
+	WORD $0x4f8de0aa // sdot v10.4s, v5.16b, v13.4b[0]
+	WORD $0x4f93e0b2 // sdot v18.4s, v5.16b, v19.4b[0]
+	WORD $0x3dc00096 // ldr q22, [x4]
+	WORD $0x4fabe086 // sdot v6.4s, v4.16b, v11.4b[1]
 	WORD $0x2f08a5ce // ushll v14.8h, v14.8b, #0x0
-	WORD $0x4fb1e090 // sdot v16.4s, v4.16b, v17.4b[1]
-	WORD $0x4fade0cb // sdot v11.4s, v6.16b, v13.4b[1]
+	WORD $0x4fb1e08f // sdot v15.4s, v4.16b, v17.4b[1]
+	WORD $0x4fade0ea // sdot v10.4s, v7.16b, v13.4b[1]
 	WORD $0x0e211dce // and v14.8b, v14.8b, v1.8b
-	WORD $0x4f8ae867 // sdot v7.4s, v3.16b, v10.4b[2]
-	WORD $0x4f91e870 // sdot v16.4s, v3.16b, v17.4b[2]
-	WORD $0x4f8de92b // sdot v11.4s, v9.16b, v13.4b[2]
-	WORD $0x4faae907 // sdot v7.4s, v8.16b, v10.4b[3]
-	WORD $0x2f10a5ea // ushll v10.4s, v15.4h, #0x0
-	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
-	WORD $0x4fb1e910 // sdot v16.4s, v8.16b, v17.4b[3]
-	WORD $0x3ceb6af1 // ldr q17, [x23, x11]
-	WORD $0x4fade98b // sdot v11.4s, v12.16b, v13.4b[3]
-	WORD $0x2f10a5cd // ushll v13.4s, v14.4h, #0x0
-	WORD $0x4eaa9cf2 // mul v18.4s, v7.4s, v10.4s
-	WORD $0xfc6079c7 // ldr d7, [x14, x0, lsl #3]
-	WORD $0x4f93e0af // sdot v15.4s, v5.16b, v19.4b[0]
-	WORD $0x91000400 // add x0, x0, #0x1
-	WORD $0x0e2178e7 // fcvtl v7.4s, v7.4h
-	WORD $0x4eaa9e10 // mul v16.4s, v16.4s, v10.4s
-	WORD $0xf100101f // cmp x0, #0x4
-	WORD $0x4ead9572 // mla v18.4s, v11.4s, v13.4s
-	WORD $0xbd40020b // ldr s11, [x16]
-	WORD $0x4fb3e0cf // sdot v15.4s, v6.16b, v19.4b[1]
-	WORD $0x4f8b90eb // fmul v11.4s, v7.4s, v11.s[0]
-	WORD $0x4e21da4e // scvtf v14.4s, v18.4s
-	WORD $0x6f00e412 // movi v18.2d, #0000000000000000
-	WORD $0x4f93e92f // sdot v15.4s, v9.16b, v19.4b[2]
-	WORD $0x6e2edd6b // fmul v11.4s, v11.4s, v14.4s
-	WORD $0x4f91e052 // sdot v18.4s, v2.16b, v17.4b[0]
+	WORD $0x4fb3e0f2 // sdot v18.4s, v7.16b, v19.4b[1]
+	WORD $0x4f8be866 // sdot v6.4s, v3.16b, v11.4b[2]
+	WORD $0x4f91e86f // sdot v15.4s, v3.16b, v17.4b[2]
+	WORD $0x4f8de92a // sdot v10.4s, v9.16b, v13.4b[2]
+	WORD $0x4f93e932 // sdot v18.4s, v9.16b, v19.4b[2]
+	WORD $0x4fabe906 // sdot v6.4s, v8.16b, v11.4b[3]
+	WORD $0x2f10a60b // ushll v11.4s, v16.4h, #0x0
+	WORD $0x4fb1e90f // sdot v15.4s, v8.16b, v17.4b[3]
+	WORD $0x3ceb6831 // ldr q17, [x1, x11]
+	WORD $0x4fade98a // sdot v10.4s, v12.16b, v13.4b[3]
+	WORD $0xfc6079cd // ldr d13, [x14, x0, lsl #3]
+	WORD $0x4fb3e992 // sdot v18.4s, v12.16b, v19.4b[3]
+	WORD $0x4eab9cd0 // mul v16.4s, v6.4s, v11.4s
+	WORD $0x2f10a5c6 // ushll v6.4s, v14.4h, #0x0
 	WORD $0x6f00e40e // movi v14.2d, #0000000000000000
-	WORD $0x4fb3e98f // sdot v15.4s, v12.16b, v19.4b[3]
-	WORD $0x3ceb6833 // ldr q19, [x1, x11]
-	WORD $0x4e2bd68b // fadd v11.4s, v20.4s, v11.4s
-	WORD $0x4fb1e092 // sdot v18.4s, v4.16b, v17.4b[1]
-	WORD $0x4f93e0ae // sdot v14.4s, v5.16b, v19.4b[0]
-	WORD $0x4ead95f0 // mla v16.4s, v15.4s, v13.4s
-	WORD $0x3ced6aef // ldr q15, [x23, x13]
-	WORD $0x3ced6834 // ldr q20, [x1, x13]
-	WORD $0x4f8fe055 // sdot v21.4s, v2.16b, v15.4b[0]
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0x3d80008b // str q11, [x4]
-	WORD $0x4f91e872 // sdot v18.4s, v3.16b, v17.4b[2]
-	WORD $0x4fb3e0ce // sdot v14.4s, v6.16b, v19.4b[1]
-	WORD $0xbc786a0b // ldr s11, [x16, x24]
+	WORD $0x0e2179ad // fcvtl v13.4s, v13.4h
+	WORD $0x3ced6af3 // ldr q19, [x23, x13]
+	WORD $0x91000400 // add x0, x0, #0x1
+	WORD $0x4eab9def // mul v15.4s, v15.4s, v11.4s
+	WORD $0xf100101f // cmp x0, #0x4
+	WORD $0x4ea69550 // mla v16.4s, v10.4s, v6.4s
+	WORD $0x4f94e04e // sdot v14.4s, v2.16b, v20.4b[0]
+	WORD $0x6f00e40a // movi v10.2d, #0000000000000000
+	WORD $0x4f9591b5 // fmul v21.4s, v13.4s, v21.s[0]
+	WORD $0x4ea6964f // mla v15.4s, v18.4s, v6.4s
+	WORD $0x3ced6832 // ldr q18, [x1, x13]
 	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x4fb4e08e // sdot v14.4s, v4.16b, v20.4b[1]
+	WORD $0x4f91e0aa // sdot v10.4s, v5.16b, v17.4b[0]
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0x4e35ce16 // fmla v22.4s, v16.4s, v21.4s
+	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
+	WORD $0x4f94e86e // sdot v14.4s, v3.16b, v20.4b[2]
+	WORD $0x4fb1e0ea // sdot v10.4s, v7.16b, v17.4b[1]
+	WORD $0x3d800096 // str q22, [x4]
+	WORD $0x4f93e050 // sdot v16.4s, v2.16b, v19.4b[0]
+	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
+	WORD $0xbc786a15 // ldr s21, [x16, x24]
+	WORD $0x4fb4e90e // sdot v14.4s, v8.16b, v20.4b[3]
+	WORD $0x4f91e92a // sdot v10.4s, v9.16b, v17.4b[2]
 	WORD $0x8b0c0084 // add x4, x4, x12
-	WORD $0x4f8b90eb // fmul v11.4s, v7.4s, v11.s[0]
-	WORD $0x4fafe095 // sdot v21.4s, v4.16b, v15.4b[1]
-	WORD $0x4f94e0a2 // sdot v2.4s, v5.16b, v20.4b[0]
-	WORD $0x4fb1e912 // sdot v18.4s, v8.16b, v17.4b[3]
-	WORD $0x4f93e92e // sdot v14.4s, v9.16b, v19.4b[2]
-	WORD $0x6e30dd6b // fmul v11.4s, v11.4s, v16.4s
-	WORD $0x3dc00090 // ldr q16, [x4]
-	WORD $0x4f8fe875 // sdot v21.4s, v3.16b, v15.4b[2]
-	WORD $0x4fb3e98e // sdot v14.4s, v12.16b, v19.4b[3]
-	WORD $0x4eaa9e51 // mul v17.4s, v18.4s, v10.4s
-	WORD $0x4fb4e0c2 // sdot v2.4s, v6.16b, v20.4b[1]
-	WORD $0x4e2bd60b // fadd v11.4s, v16.4s, v11.4s
-	WORD $0x4fafe915 // sdot v21.4s, v8.16b, v15.4b[3]
-	WORD $0x4ead95d1 // mla v17.4s, v14.4s, v13.4s
-	WORD $0x4f94e922 // sdot v2.4s, v9.16b, v20.4b[2]
-	WORD $0x3d80008b // str q11, [x4]
-	WORD $0x8b0c0084 // add x4, x4, x12
-	WORD $0x4eaa9ea5 // mul v5.4s, v21.4s, v10.4s
-	WORD $0xbd400064 // ldr s4, [x3]
-	WORD $0x4fb4e982 // sdot v2.4s, v12.16b, v20.4b[3]
-	WORD $0x4f8490e3 // fmul v3.4s, v7.4s, v4.s[0]
-	WORD $0x4e21da24 // scvtf v4.4s, v17.4s
-	WORD $0x4ead9445 // mla v5.4s, v2.4s, v13.4s
-	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
+	WORD $0x4f9591b4 // fmul v20.4s, v13.4s, v21.s[0]
+	WORD $0x4fb3e090 // sdot v16.4s, v4.16b, v19.4b[1]
+	WORD $0x4f92e0a2 // sdot v2.4s, v5.16b, v18.4b[0]
 	WORD $0x3dc00084 // ldr q4, [x4]
-	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
-	WORD $0x3d800083 // str q3, [x4]
-	WORD $0x4e21d8a3 // scvtf v3.4s, v5.4s
+	WORD $0x4fb1e98a // sdot v10.4s, v12.16b, v17.4b[3]
+	WORD $0x4eab9dc5 // mul v5.4s, v14.4s, v11.4s
+	WORD $0x4e34cde4 // fmla v4.4s, v15.4s, v20.4s
+	WORD $0x4f93e870 // sdot v16.4s, v3.16b, v19.4b[2]
+	WORD $0x4fb2e0e2 // sdot v2.4s, v7.16b, v18.4b[1]
+	WORD $0x4ea69545 // mla v5.4s, v10.4s, v6.4s
+	WORD $0x3d800084 // str q4, [x4]
+	WORD $0x8b0c0084 // add x4, x4, x12
+	WORD $0xbd400063 // ldr s3, [x3]
+	WORD $0x4fb3e910 // sdot v16.4s, v8.16b, v19.4b[3]
+	WORD $0x4f92e922 // sdot v2.4s, v9.16b, v18.4b[2]
+	WORD $0x4e21d8a4 // scvtf v4.4s, v5.4s
+	WORD $0x3dc00085 // ldr q5, [x4]
+	WORD $0x4f8391a3 // fmul v3.4s, v13.4s, v3.s[0]
+	WORD $0x4fb2e982 // sdot v2.4s, v12.16b, v18.4b[3]
+	WORD $0x4eab9e07 // mul v7.4s, v16.4s, v11.4s
+	WORD $0x4e23cc85 // fmla v5.4s, v4.4s, v3.4s
+	WORD $0x4ea69447 // mla v7.4s, v2.4s, v6.4s
+	WORD $0x3d800085 // str q5, [x4]
 	WORD $0xbc786862 // ldr s2, [x3, x24]
-	WORD $0x4f8290e2 // fmul v2.4s, v7.4s, v2.s[0]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cec6883 // ldr q3, [x4, x12]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3cac6882 // str q2, [x4, x12]
-	WORD $0x54fff1c1 // b.ne l2
+	WORD $0x3cec6884 // ldr q4, [x4, x12]
+	WORD $0x4e21d8e3 // scvtf v3.4s, v7.4s
+	WORD $0x4f8291a2 // fmul v2.4s, v13.4s, v2.s[0]
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x3cac6884 // str q4, [x4, x12]
+	WORD $0x54fff241 // b.ne l2
 	WORD $0x11000631 // add w17, w17, #0x1
 	WORD $0x91008273 // add x19, x19, #0x20
 	WORD $0x9102035a // add x26, x26, #0x80
 	WORD $0x7100223f // cmp w17, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001210 // add x16, x16, #0x4
-	WORD $0x54fff041 // b.ne l1
+	WORD $0x54fff0c1 // b.ne l1
 	WORD $0xf10401ef // subs x15, x15, #0x100
 	WORD $0x911501ce // add x14, x14, #0x540
-	WORD $0x54ffef8c // b.gt l0
+	WORD $0x54fff00c // b.gt l0
 
 l3:
 	WORD $0x5280018c // mov w12, #0xc
@@ -407,9 +400,9 @@ l6:
 	WORD $0x2f1c058c // ushr v12.4h, v12.4h, #0x4
 	WORD $0x2f1c05ad // ushr v13.4h, v13.4h, #0x4
 	WORD $0x0f10a5ef // sshll v15.4s, v15.4h, #0x0
+	WORD $0x8b0e0084 // add x4, x4, x14
 	WORD $0x0f10a610 // sshll v16.4s, v16.4h, #0x0
 	WORD $0x0d40c8b1 // ld1r { v17.2s }, [x5]
-	WORD $0x8b0e0084 // add x4, x4, x14
 	WORD $0x2f10a5ce // ushll v14.4s, v14.4h, #0x0
 	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
 	WORD $0x0d40c892 // ld1r { v18.2s }, [x4]
@@ -418,15 +411,14 @@ l6:
 	WORD $0x0e21d9ef // scvtf v15.2s, v15.2s
 	WORD $0x0e21da10 // scvtf v16.2s, v16.2s
 	WORD $0x0f10a631 // sshll v17.4s, v17.4h, #0x0
-	WORD $0x6e2add19 // fmul v25.4s, v8.4s, v10.4s
+	WORD $0xbc786819 // ldr s25, [x0, x24]
 	WORD $0x6e21d9ce // ucvtf v14.4s, v14.4s
 	WORD $0x6e21d96b // ucvtf v11.4s, v11.4s
 	WORD $0x0f10a652 // sshll v18.4s, v18.4h, #0x0
 	WORD $0x6e21d98c // ucvtf v12.4s, v12.4s
 	WORD $0x6e21d9ad // ucvtf v13.4s, v13.4s
-	WORD $0x6e2add2a // fmul v10.4s, v9.4s, v10.4s
-	WORD $0x0e21da31 // scvtf v17.2s, v17.2s
 	WORD $0xaa0203e4 // mov x4, x2
+	WORD $0x0e21da31 // scvtf v17.2s, v17.2s
 	WORD $0x0e21da52 // scvtf v18.2s, v18.2s
 	WORD $0x4f8f91d3 // fmul v19.4s, v14.4s, v15.s[0]
 	WORD $0x4f8f9175 // fmul v21.4s, v11.4s, v15.s[0]
@@ -448,40 +440,33 @@ l6:
 	WORD $0x4f92916b // fmul v11.4s, v11.4s, v18.s[0]
 	WORD $0x4fb291ad // fmul v13.4s, v13.4s, v18.s[1]
 	WORD $0x4e30d710 // fadd v16.4s, v24.4s, v16.4s
-	WORD $0xbc786818 // ldr s24, [x0, x24]
-	WORD $0x6e39de73 // fmul v19.4s, v19.4s, v25.4s
-	WORD $0x6e2addea // fmul v10.4s, v15.4s, v10.4s
-	WORD $0x4e35d694 // fadd v20.4s, v20.4s, v21.4s
-	WORD $0xbc6b6815 // ldr s21, [x0, x11]
-	WORD $0x4e31d6f1 // fadd v17.4s, v23.4s, v17.4s
-	WORD $0xbc6e6817 // ldr s23, [x0, x14]
-	WORD $0x4f989112 // fmul v18.4s, v8.4s, v24.s[0]
-	WORD $0x4f989138 // fmul v24.4s, v9.4s, v24.s[0]
-	WORD $0x4e2cd5cc // fadd v12.4s, v14.4s, v12.4s
-	WORD $0x4f95910e // fmul v14.4s, v8.4s, v21.s[0]
-	WORD $0x4f959135 // fmul v21.4s, v9.4s, v21.s[0]
-	WORD $0x4e2dd56b // fadd v11.4s, v11.4s, v13.4s
-	WORD $0x4f97910d // fmul v13.4s, v8.4s, v23.s[0]
-	WORD $0x4f979137 // fmul v23.4s, v9.4s, v23.s[0]
-	WORD $0x4eb3d4e7 // fsub v7.4s, v7.4s, v19.4s
-	WORD $0x4eaad4c6 // fsub v6.4s, v6.4s, v10.4s
-	WORD $0x6e32decf // fmul v15.4s, v22.4s, v18.4s
+	WORD $0xbc6b6818 // ldr s24, [x0, x11]
+	WORD $0xbc6e6812 // ldr s18, [x0, x14]
 	WORD $0xaa0303e0 // mov x0, x3
-	WORD $0x6e38de10 // fmul v16.4s, v16.4s, v24.4s
-	WORD $0x6e2ede8e // fmul v14.4s, v20.4s, v14.4s
-	WORD $0x6e35de31 // fmul v17.4s, v17.4s, v21.4s
-	WORD $0x6e2ddd8c // fmul v12.4s, v12.4s, v13.4s
-	WORD $0x6e37dd6b // fmul v11.4s, v11.4s, v23.4s
-	WORD $0x4eafd4a5 // fsub v5.4s, v5.4s, v15.4s
-	WORD $0x4eb0d484 // fsub v4.4s, v4.4s, v16.4s
-	WORD $0x4eaed442 // fsub v2.4s, v2.4s, v14.4s
-	WORD $0x4eb1d463 // fsub v3.4s, v3.4s, v17.4s
-	WORD $0x4eacd400 // fsub v0.4s, v0.4s, v12.4s
-	WORD $0x4eabd421 // fsub v1.4s, v1.4s, v11.4s
-	WORD $0x54fff4c1 // b.ne l6
+	WORD $0x4e35d694 // fadd v20.4s, v20.4s, v21.4s
+	WORD $0x6e2add15 // fmul v21.4s, v8.4s, v10.4s
+	WORD $0x6e2add2a // fmul v10.4s, v9.4s, v10.4s
+	WORD $0x4e31d6f1 // fadd v17.4s, v23.4s, v17.4s
+	WORD $0x4f999117 // fmul v23.4s, v8.4s, v25.s[0]
+	WORD $0x4f999139 // fmul v25.4s, v9.4s, v25.s[0]
+	WORD $0x4e2cd5cc // fadd v12.4s, v14.4s, v12.4s
+	WORD $0x4f98910e // fmul v14.4s, v8.4s, v24.s[0]
+	WORD $0x4f989138 // fmul v24.4s, v9.4s, v24.s[0]
+	WORD $0x4e2dd56b // fadd v11.4s, v11.4s, v13.4s
+	WORD $0x4f92910d // fmul v13.4s, v8.4s, v18.s[0]
+	WORD $0x4f929132 // fmul v18.4s, v9.4s, v18.s[0]
+	WORD $0x4eb3cea7 // fmls v7.4s, v21.4s, v19.4s
+	WORD $0x4eafcd46 // fmls v6.4s, v10.4s, v15.4s
+	WORD $0x4eb6cee5 // fmls v5.4s, v23.4s, v22.4s
+	WORD $0x4eb0cf24 // fmls v4.4s, v25.4s, v16.4s
+	WORD $0x4eb4cdc2 // fmls v2.4s, v14.4s, v20.4s
+	WORD $0x4eb1cf03 // fmls v3.4s, v24.4s, v17.4s
+	WORD $0x4eaccda0 // fmls v0.4s, v13.4s, v12.4s
+	WORD $0x4eabce41 // fmls v1.4s, v18.4s, v11.4s
+	WORD $0x54fff5c1 // b.ne l6
 	WORD $0xf10402b5 // subs x21, x21, #0x100
 	WORD $0x911502f7 // add x23, x23, #0x540
-	WORD $0x54fff32c // b.gt l5
+	WORD $0x54fff42c // b.gt l5
 	WORD $0xd37ef670 // lsl x16, x19, #2
 	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f5 // mov w21, wzr
@@ -510,7 +495,7 @@ l6:
 	WORD $0x3cb06980 // str q0, [x12, x16]
 	WORD $0x52800050 // mov w16, #0x2
 	WORD $0x3cb16981 // str q1, [x12, x17]
-	WORD $0x3707edaf // tbnz w15, #0x0, l4
+	WORD $0x3707eeaf // tbnz w15, #0x0, l4
 	RET
 
 // func tiledTQ2_0x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -525,7 +510,7 @@ TEXT ·tiledTQ2_0x1NEON(SB), NOSPLIT, $0-48
 	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x5400076b // b.lt l3
+	WORD $0x5400074b // b.lt l3
 	WORD $0x4f00e460 // movi v0.16b, #0x3
 	WORD $0x8b1902e8 // add x8, x23, x25
 	WORD $0x8b590d09 // add x9, x8, x25, lsr #3
@@ -575,21 +560,20 @@ l2:
 	WORD $0xbd400102 // ldr s2, [x8]
 	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
 	WORD $0x4e21d862 // scvtf v2.4s, v3.4s
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3ced6a82 // ldr q2, [x20, x13]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3cad6a81 // str q1, [x20, x13]
-	WORD $0x54fffae1 // b.ne l2
+	WORD $0x3ced6a83 // ldr q3, [x20, x13]
+	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
+	WORD $0x3cad6a83 // str q3, [x20, x13]
+	WORD $0x54fffb01 // b.ne l2
 	WORD $0x1100054a // add w10, w10, #0x1
 	WORD $0x9102016b // add x11, x11, #0x80
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x7100215f // cmp w10, #0x8
 	WORD $0x91001108 // add x8, x8, #0x4
 	WORD $0x91001129 // add x9, x9, #0x4
-	WORD $0x54fff9e1 // b.ne l1
+	WORD $0x54fffa01 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x911082d6 // add x22, x22, #0x420
-	WORD $0x54fff94c // b.gt l0
+	WORD $0x54fff96c // b.gt l0
 
 l3:
 	RET
@@ -616,7 +600,7 @@ TEXT ·tiledTQ2_0x4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b080129 // add x9, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400110b // b.lt l3
+	WORD $0x5400108b // b.lt l3
 	WORD $0x4f00e460 // movi v0.16b, #0x3
 	WORD $0x8b1902e9 // add x9, x23, x25
 	WORD $0xd37ffb0a // lsl x10, x24, #1
@@ -640,124 +624,120 @@ l2:
 	WORD $0xd37cede0 // lsl x0, x15, #4
 	WORD $0x79c00561 // ldrsh w1, [x11, #0x2]
 	WORD $0x79c00162 // ldrsh w2, [x11]
-	WORD $0xad402ee6 // ldp q6, q11, [x23]
-	WORD $0x3cf86aec // ldr q12, [x23, x24]
+	WORD $0xad402ee4 // ldp q4, q11, [x23]
+	WORD $0x3cf86aed // ldr q13, [x23, x24]
 	WORD $0x8b0001c3 // add x3, x14, x0
 	WORD $0x0b020021 // add w1, w1, w2
 	WORD $0x79c00622 // ldrsh w2, [x17, #0x2]
-	WORD $0x3dc00067 // ldr q7, [x3]
+	WORD $0x3dc00068 // ldr q8, [x3]
 	WORD $0x4b0103e1 // neg w1, w1
-	WORD $0x3dc0106a // ldr q10, [x3, #0x40]
+	WORD $0x3dc0106c // ldr q12, [x3, #0x40]
 	WORD $0x4e040c22 // dup v2.4s, w1
 	WORD $0x78f86961 // ldrsh w1, [x11, x24]
-	WORD $0xfc6f7acd // ldr d13, [x22, x15, lsl #3]
-	WORD $0x4e201ce1 // and v1.16b, v7.16b, v0.16b
-	WORD $0x6f0c04e3 // ushr v3.16b, v7.16b, #0x4
-	WORD $0x6f0c0545 // ushr v5.16b, v10.16b, #0x4
+	WORD $0x3cea6aee // ldr q14, [x23, x10]
+	WORD $0x4e201d01 // and v1.16b, v8.16b, v0.16b
+	WORD $0x6f0c0503 // ushr v3.16b, v8.16b, #0x4
+	WORD $0x4e201d87 // and v7.16b, v12.16b, v0.16b
 	WORD $0x0b010041 // add w1, w2, w1
-	WORD $0x6f0e04e9 // ushr v9.16b, v7.16b, #0x2
-	WORD $0x6f0a04e7 // ushr v7.16b, v7.16b, #0x6
+	WORD $0x6f0c0585 // ushr v5.16b, v12.16b, #0x4
+	WORD $0x6f0e0509 // ushr v9.16b, v8.16b, #0x2
 	WORD $0x4b0103e1 // neg w1, w1
 	WORD $0x79c00662 // ldrsh w2, [x19, #0x2]
-	WORD $0xbd40012f // ldr s15, [x9]
-	WORD $0x4f86e022 // sdot v2.4s, v1.16b, v6.4b[0]
-	WORD $0x4e201c64 // and v4.16b, v3.16b, v0.16b
-	WORD $0x4e201d43 // and v3.16b, v10.16b, v0.16b
+	WORD $0x6f0a0508 // ushr v8.16b, v8.16b, #0x6
+	WORD $0x4f84e022 // sdot v2.4s, v1.16b, v4.4b[0]
+	WORD $0x4e201c66 // and v6.16b, v3.16b, v0.16b
+	WORD $0x4e040c23 // dup v3.4s, w1
 	WORD $0x4e201ca5 // and v5.16b, v5.16b, v0.16b
-	WORD $0x4e040c28 // dup v8.4s, w1
 	WORD $0x78f87961 // ldrsh w1, [x11, x24, lsl #1]
-	WORD $0x8b000280 // add x0, x20, x0
-	WORD $0x3cec6a10 // ldr q16, [x16, x12]
-	WORD $0x910005ef // add x15, x15, #0x1
+	WORD $0x6f0e058a // ushr v10.16b, v12.16b, #0x2
+	WORD $0x6f0a058c // ushr v12.16b, v12.16b, #0x6
+	WORD $0xfc6f7acf // ldr d15, [x22, x15, lsl #3]
+	WORD $0xbd400130 // ldr s16, [x9]
+	WORD $0x4f8de023 // sdot v3.4s, v1.16b, v13.4b[0]
 	WORD $0x0b010041 // add w1, w2, w1
 	WORD $0x79c006a2 // ldrsh w2, [x21, #0x2]
+	WORD $0x4fa4e0c2 // sdot v2.4s, v6.16b, v4.4b[1]
+	WORD $0x4b0103e1 // neg w1, w1
+	WORD $0x4e201d4a // and v10.16b, v10.16b, v0.16b
+	WORD $0x3cec6af1 // ldr q17, [x23, x12]
+	WORD $0x8b000280 // add x0, x20, x0
+	WORD $0x910005ef // add x15, x15, #0x1
 	WORD $0xf10011ff // cmp x15, #0x4
-	WORD $0x4fa6e082 // sdot v2.4s, v4.16b, v6.4b[1]
-	WORD $0x4f8ce028 // sdot v8.4s, v1.16b, v12.4b[0]
-	WORD $0x4b0103e1 // neg w1, w1
-	WORD $0x4e040c2e // dup v14.4s, w1
+	WORD $0x4fade0c3 // sdot v3.4s, v6.16b, v13.4b[1]
+	WORD $0x4f84e8e2 // sdot v2.4s, v7.16b, v4.4b[2]
+	WORD $0x4f8de8e3 // sdot v3.4s, v7.16b, v13.4b[2]
+	WORD $0x4fa4e8a2 // sdot v2.4s, v5.16b, v4.4b[3]
+	WORD $0x4e201d24 // and v4.16b, v9.16b, v0.16b
+	WORD $0x4e040c29 // dup v9.4s, w1
 	WORD $0x78ec6961 // ldrsh w1, [x11, x12]
-	WORD $0x0b010041 // add w1, w2, w1
-	WORD $0x4f86e862 // sdot v2.4s, v3.16b, v6.4b[2]
-	WORD $0x4face088 // sdot v8.4s, v4.16b, v12.4b[1]
-	WORD $0x4b0103e1 // neg w1, w1
-	WORD $0x4fa6e8a2 // sdot v2.4s, v5.16b, v6.4b[3]
-	WORD $0x4e201d26 // and v6.16b, v9.16b, v0.16b
-	WORD $0x6f0e0549 // ushr v9.16b, v10.16b, #0x2
-	WORD $0x4f8ce868 // sdot v8.4s, v3.16b, v12.4b[2]
-	WORD $0x6f0a054a // ushr v10.16b, v10.16b, #0x6
-	WORD $0x4e201d29 // and v9.16b, v9.16b, v0.16b
-	WORD $0x4f8be0c2 // sdot v2.4s, v6.16b, v11.4b[0]
-	WORD $0x4face8a8 // sdot v8.4s, v5.16b, v12.4b[3]
-	WORD $0x3cea6aec // ldr q12, [x23, x10]
-	WORD $0x4f8ce02e // sdot v14.4s, v1.16b, v12.4b[0]
-	WORD $0x4fabe0e2 // sdot v2.4s, v7.16b, v11.4b[1]
-	WORD $0x4face08e // sdot v14.4s, v4.16b, v12.4b[1]
-	WORD $0x4f8be922 // sdot v2.4s, v9.16b, v11.4b[2]
-	WORD $0x4f8ce86e // sdot v14.4s, v3.16b, v12.4b[2]
-	WORD $0x4fabe942 // sdot v2.4s, v10.16b, v11.4b[3]
-	WORD $0x0e2179ab // fcvtl v11.4s, v13.4h
+	WORD $0x4f8ee029 // sdot v9.4s, v1.16b, v14.4b[0]
+	WORD $0x4fade8a3 // sdot v3.4s, v5.16b, v13.4b[3]
 	WORD $0x3cf86a0d // ldr q13, [x16, x24]
-	WORD $0x4f8de0c8 // sdot v8.4s, v6.16b, v13.4b[0]
-	WORD $0x4face8ae // sdot v14.4s, v5.16b, v12.4b[3]
-	WORD $0x3cec6aec // ldr q12, [x23, x12]
-	WORD $0x4f8f916f // fmul v15.4s, v11.4s, v15.s[0]
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4fade0e8 // sdot v8.4s, v7.16b, v13.4b[1]
-	WORD $0x6e22dde2 // fmul v2.4s, v15.4s, v2.4s
-	WORD $0x3dc0000f // ldr q15, [x0]
-	WORD $0x4f8de928 // sdot v8.4s, v9.16b, v13.4b[2]
-	WORD $0x4e22d5e2 // fadd v2.4s, v15.4s, v2.4s
+	WORD $0x4f8be082 // sdot v2.4s, v4.16b, v11.4b[0]
+	WORD $0x0b010041 // add w1, w2, w1
+	WORD $0x4b0103e1 // neg w1, w1
+	WORD $0x4faee0c9 // sdot v9.4s, v6.16b, v14.4b[1]
+	WORD $0x4f8de083 // sdot v3.4s, v4.16b, v13.4b[0]
+	WORD $0x4fabe102 // sdot v2.4s, v8.16b, v11.4b[1]
+	WORD $0x4f8ee8e9 // sdot v9.4s, v7.16b, v14.4b[2]
+	WORD $0x4fade103 // sdot v3.4s, v8.16b, v13.4b[1]
+	WORD $0x4f8be942 // sdot v2.4s, v10.16b, v11.4b[2]
+	WORD $0x4faee8a9 // sdot v9.4s, v5.16b, v14.4b[3]
+	WORD $0x4f8de943 // sdot v3.4s, v10.16b, v13.4b[2]
+	WORD $0x4fabe982 // sdot v2.4s, v12.16b, v11.4b[3]
+	WORD $0x0e2179eb // fcvtl v11.4s, v15.4h
 	WORD $0x4e040c2f // dup v15.4s, w1
-	WORD $0x4fade948 // sdot v8.4s, v10.16b, v13.4b[3]
-	WORD $0x3cea6a0d // ldr q13, [x16, x10]
-	WORD $0x4f8ce02f // sdot v15.4s, v1.16b, v12.4b[0]
-	WORD $0x3d800002 // str q2, [x0]
-	WORD $0x4f8de0ce // sdot v14.4s, v6.16b, v13.4b[0]
+	WORD $0x4f91e02f // sdot v15.4s, v1.16b, v17.4b[0]
+	WORD $0x3dc00001 // ldr q1, [x0]
+	WORD $0x4fade983 // sdot v3.4s, v12.16b, v13.4b[3]
+	WORD $0x4f909170 // fmul v16.4s, v11.4s, v16.s[0]
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x4fb1e0cf // sdot v15.4s, v6.16b, v17.4b[1]
+	WORD $0x3cec6a06 // ldr q6, [x16, x12]
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x4e30cc41 // fmla v1.4s, v2.4s, v16.4s
+	WORD $0x3cea6a02 // ldr q2, [x16, x10]
+	WORD $0x4f82e089 // sdot v9.4s, v4.16b, v2.4b[0]
+	WORD $0x4f91e8ef // sdot v15.4s, v7.16b, v17.4b[2]
+	WORD $0x3d800001 // str q1, [x0]
 	WORD $0x8b080000 // add x0, x0, x8
 	WORD $0xbc786921 // ldr s1, [x9, x24]
-	WORD $0x4e21d902 // scvtf v2.4s, v8.4s
+	WORD $0x4fa2e109 // sdot v9.4s, v8.16b, v2.4b[1]
 	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
-	WORD $0x4face08f // sdot v15.4s, v4.16b, v12.4b[1]
-	WORD $0x4fade0ee // sdot v14.4s, v7.16b, v13.4b[1]
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x4f8ce86f // sdot v15.4s, v3.16b, v12.4b[2]
-	WORD $0x3dc00002 // ldr q2, [x0]
-	WORD $0x4f8de92e // sdot v14.4s, v9.16b, v13.4b[2]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x4face8af // sdot v15.4s, v5.16b, v12.4b[3]
-	WORD $0x4fade94e // sdot v14.4s, v10.16b, v13.4b[3]
-	WORD $0x3d800001 // str q1, [x0]
-	WORD $0x4f90e0cf // sdot v15.4s, v6.16b, v16.4b[0]
+	WORD $0x4fb1e8af // sdot v15.4s, v5.16b, v17.4b[3]
+	WORD $0x3dc00005 // ldr q5, [x0]
+	WORD $0x4f82e949 // sdot v9.4s, v10.16b, v2.4b[2]
+	WORD $0x4e21cc65 // fmla v5.4s, v3.4s, v1.4s
+	WORD $0x4f86e08f // sdot v15.4s, v4.16b, v6.4b[0]
+	WORD $0x4fa2e989 // sdot v9.4s, v12.16b, v2.4b[3]
+	WORD $0x3d800005 // str q5, [x0]
+	WORD $0x4fa6e10f // sdot v15.4s, v8.16b, v6.4b[1]
 	WORD $0x8b080000 // add x0, x0, x8
 	WORD $0xbd400341 // ldr s1, [x26]
-	WORD $0x4e21d9c2 // scvtf v2.4s, v14.4s
+	WORD $0x3dc00003 // ldr q3, [x0]
 	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
-	WORD $0x4fb0e0ef // sdot v15.4s, v7.16b, v16.4b[1]
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3dc00002 // ldr q2, [x0]
-	WORD $0x4f90e92f // sdot v15.4s, v9.16b, v16.4b[2]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x4fb0e94f // sdot v15.4s, v10.16b, v16.4b[3]
-	WORD $0x3d800001 // str q1, [x0]
+	WORD $0x4e21d922 // scvtf v2.4s, v9.4s
+	WORD $0x4f86e94f // sdot v15.4s, v10.16b, v6.4b[2]
+	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
+	WORD $0x4fa6e98f // sdot v15.4s, v12.16b, v6.4b[3]
+	WORD $0x3d800003 // str q3, [x0]
 	WORD $0xbc786b41 // ldr s1, [x26, x24]
 	WORD $0x4e21d9e2 // scvtf v2.4s, v15.4s
+	WORD $0x3ce86803 // ldr q3, [x0, x8]
 	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3ce86802 // ldr q2, [x0, x8]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3ca86801 // str q1, [x0, x8]
-	WORD $0x54fff241 // b.ne l2
+	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
+	WORD $0x3ca86803 // str q3, [x0, x8]
+	WORD $0x54fff2c1 // b.ne l2
 	WORD $0x110005ad // add w13, w13, #0x1
 	WORD $0x910201ce // add x14, x14, #0x80
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x710021bf // cmp w13, #0x8
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100116b // add x11, x11, #0x4
-	WORD $0x54fff081 // b.ne l1
+	WORD $0x54fff101 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x911082d6 // add x22, x22, #0x420
-	WORD $0x54ffefec // b.gt l0
+	WORD $0x54fff06c // b.gt l0
 
 l3:
 	RET

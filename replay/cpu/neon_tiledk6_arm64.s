@@ -14,7 +14,7 @@ TEXT ·tiledQ3_Kx1NEON(SB), NOSPLIT, $0-48
 	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x54000bcb // b.lt l3
+	WORD $0x54000bab // b.lt l3
 	WORD $0x4f00e480 // movi v0.16b, #0x4
 	WORD $0x4f00e461 // movi v1.16b, #0x3
 	WORD $0x8b1902e8 // add x8, x23, x25
@@ -97,23 +97,22 @@ l2:
 	WORD $0x0e2178a5 // fcvtl v5.4s, v5.4h
 	WORD $0x4ea39482 // mla v2.4s, v4.4s, v3.4s
 	WORD $0xbd400103 // ldr s3, [x8]
+	WORD $0x3cef6a84 // ldr q4, [x20, x15]
 	WORD $0x4f8390a3 // fmul v3.4s, v5.4s, v3.s[0]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
-	WORD $0x3cef6a83 // ldr q3, [x20, x15]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3caf6a82 // str q2, [x20, x15]
-	WORD $0x54fff701 // b.ne l2
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0x3caf6a84 // str q4, [x20, x15]
+	WORD $0x54fff721 // b.ne l2
 	WORD $0x1100054a // add w10, w10, #0x1
 	WORD $0x9103016b // add x11, x11, #0xc0
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x7100215f // cmp w10, #0x8
 	WORD $0x91001108 // add x8, x8, #0x4
 	WORD $0x91001129 // add x9, x9, #0x4
-	WORD $0x54fff5c1 // b.ne l1
+	WORD $0x54fff5e1 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x911c82d6 // add x22, x22, #0x720
-	WORD $0x54fff50c // b.gt l0
+	WORD $0x54fff52c // b.gt l0
 
 l3:
 	RET
@@ -140,7 +139,7 @@ TEXT ·tiledQ3_Kx4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b080129 // add x9, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400168b // b.lt l3
+	WORD $0x5400160b // b.lt l3
 	WORD $0x4f00e460 // movi v0.16b, #0x3
 	WORD $0x4f00e481 // movi v1.16b, #0x4
 	WORD $0x8b1902e9 // add x9, x23, x25
@@ -168,164 +167,160 @@ l2:
 	WORD $0xd37cee02 // lsl x2, x16, #4
 	WORD $0x79c00164 // ldrsh w4, [x11]
 	WORD $0x79c00565 // ldrsh w5, [x11, #0x2]
-	WORD $0xad403aed // ldp q13, q14, [x23]
+	WORD $0xad403eee // ldp q14, q15, [x23]
+	WORD $0x3cf86af3 // ldr q19, [x23, x24]
 	WORD $0x8b0201c3 // add x3, x14, x2
 	WORD $0x4b040be4 // neg w4, w4, lsl #2
-	WORD $0x8b020282 // add x2, x20, x2
-	WORD $0x3dc02067 // ldr q7, [x3, #0x80]
+	WORD $0x3cea6af4 // ldr q20, [x23, x10]
+	WORD $0x3dc02066 // ldr q6, [x3, #0x80]
 	WORD $0x3dc00068 // ldr q8, [x3]
-	WORD $0x3dc0106b // ldr q11, [x3, #0x40]
-	WORD $0x4e040c89 // dup v9.4s, w4
+	WORD $0x8b020282 // add x2, x20, x2
+	WORD $0x4e040c8a // dup v10.4s, w4
 	WORD $0x4b050be4 // neg w4, w5, lsl #2
-	WORD $0x78f86963 // ldrsh w3, [x11, x24]
-	WORD $0x4f0a54e2 // shl v2.16b, v7.16b, #0x2
+	WORD $0x3dc0106c // ldr q12, [x3, #0x40]
+	WORD $0x4f0a54c2 // shl v2.16b, v6.16b, #0x2
 	WORD $0x4e201d03 // and v3.16b, v8.16b, v0.16b
-	WORD $0x4e2784e4 // add v4.16b, v7.16b, v7.16b
+	WORD $0x4e2684c4 // add v4.16b, v6.16b, v6.16b
 	WORD $0x6f0c0505 // ushr v5.16b, v8.16b, #0x4
-	WORD $0x6f0e04e6 // ushr v6.16b, v7.16b, #0x2
-	WORD $0x6f0e050a // ushr v10.16b, v8.16b, #0x2
-	WORD $0x4e040c8c // dup v12.4s, w4
-	WORD $0x4e201d6f // and v15.16b, v11.16b, v0.16b
-	WORD $0x6f0c0570 // ushr v16.16b, v11.16b, #0x4
+	WORD $0x6f0e04c7 // ushr v7.16b, v6.16b, #0x2
+	WORD $0x6f0e0509 // ushr v9.16b, v8.16b, #0x2
+	WORD $0x6f0d04cb // ushr v11.16b, v6.16b, #0x3
+	WORD $0x4e201d8d // and v13.16b, v12.16b, v0.16b
+	WORD $0x6f0c0590 // ushr v16.16b, v12.16b, #0x4
 	WORD $0x4e211c42 // and v2.16b, v2.16b, v1.16b
 	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
-	WORD $0x6f0c04f1 // ushr v17.16b, v7.16b, #0x4
-	WORD $0x4e211cc6 // and v6.16b, v6.16b, v1.16b
-	WORD $0x6f0e0572 // ushr v18.16b, v11.16b, #0x2
-	WORD $0x4b030be3 // neg w3, w3, lsl #2
-	WORD $0x79c00404 // ldrsh w4, [x0, #0x2]
+	WORD $0x6f0c04d1 // ushr v17.16b, v6.16b, #0x4
+	WORD $0x4e211ce7 // and v7.16b, v7.16b, v1.16b
+	WORD $0x6f0e0592 // ushr v18.16b, v12.16b, #0x2
+	WORD $0x78f86965 // ldrsh w5, [x11, x24]
+	WORD $0x4e201e10 // and v16.16b, v16.16b, v0.16b
+	WORD $0x3dc00056 // ldr q22, [x2]
 	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
 	WORD $0x4e201ca3 // and v3.16b, v5.16b, v0.16b
-	WORD $0x4e201d45 // and v5.16b, v10.16b, v0.16b
-	WORD $0x6f0d04ea // ushr v10.16b, v7.16b, #0x3
-	WORD $0x4f8de049 // sdot v9.4s, v2.16b, v13.4b[0]
+	WORD $0x4e201d25 // and v5.16b, v9.16b, v0.16b
+	WORD $0x4e040c89 // dup v9.4s, w4
+	WORD $0x4b050be3 // neg w3, w5, lsl #2
+	WORD $0x4e211e31 // and v17.16b, v17.16b, v1.16b
+	WORD $0x79c00664 // ldrsh w4, [x19, #0x2]
+	WORD $0x4f8ee04a // sdot v10.4s, v2.16b, v14.4b[0]
 	WORD $0x4ea31c84 // orr v4.16b, v4.16b, v3.16b
-	WORD $0x4ea51cc5 // orr v5.16b, v6.16b, v5.16b
-	WORD $0x4e211ce6 // and v6.16b, v7.16b, v1.16b
-	WORD $0x4e211d43 // and v3.16b, v10.16b, v1.16b
-	WORD $0x6f0f04ea // ushr v10.16b, v7.16b, #0x1
-	WORD $0x6f0b04e7 // ushr v7.16b, v7.16b, #0x5
-	WORD $0x4f8ee0ac // sdot v12.4s, v5.16b, v14.4b[0]
-	WORD $0x4fade089 // sdot v9.4s, v4.16b, v13.4b[1]
-	WORD $0x4eaf1cc6 // orr v6.16b, v6.16b, v15.16b
+	WORD $0x4ea51ce5 // orr v5.16b, v7.16b, v5.16b
+	WORD $0x4e211cc7 // and v7.16b, v6.16b, v1.16b
+	WORD $0x4e211d63 // and v3.16b, v11.16b, v1.16b
+	WORD $0x6f0f04cb // ushr v11.16b, v6.16b, #0x1
+	WORD $0x6f0b04c6 // ushr v6.16b, v6.16b, #0x5
+	WORD $0x4f8fe0a9 // sdot v9.4s, v5.16b, v15.4b[0]
+	WORD $0x4faee08a // sdot v10.4s, v4.16b, v14.4b[1]
+	WORD $0x4ead1ce7 // orr v7.16b, v7.16b, v13.16b
 	WORD $0x6f0a1503 // usra v3.16b, v8.16b, #0x6
-	WORD $0x4e201e0f // and v15.16b, v16.16b, v0.16b
-	WORD $0x4e211d48 // and v8.16b, v10.16b, v1.16b
-	WORD $0x4e201e4a // and v10.16b, v18.16b, v0.16b
-	WORD $0x4e211e30 // and v16.16b, v17.16b, v1.16b
-	WORD $0xbc7079f1 // ldr s17, [x15, x16, lsl #2]
-	WORD $0x4e211ce7 // and v7.16b, v7.16b, v1.16b
-	WORD $0x4faee06c // sdot v12.4s, v3.16b, v14.4b[1]
-	WORD $0x3cf86a32 // ldr q18, [x17, x24]
-	WORD $0x4f8de8c9 // sdot v9.4s, v6.16b, v13.4b[2]
-	WORD $0x4eaf1d08 // orr v8.16b, v8.16b, v15.16b
-	WORD $0x0f08a62f // sshll v15.8h, v17.8b, #0x0
-	WORD $0x4eaa1e0a // orr v10.16b, v16.16b, v10.16b
-	WORD $0x4e040c70 // dup v16.4s, w3
-	WORD $0x79c00663 // ldrsh w3, [x19, #0x2]
-	WORD $0x3cf86af1 // ldr q17, [x23, x24]
-	WORD $0x6f0a1567 // usra v7.16b, v11.16b, #0x6
-	WORD $0x0f10a5eb // sshll v11.4s, v15.4h, #0x0
-	WORD $0x4b030be3 // neg w3, w3, lsl #2
-	WORD $0x4fade909 // sdot v9.4s, v8.16b, v13.4b[3]
-	WORD $0x4f8ee94c // sdot v12.4s, v10.16b, v14.4b[2]
-	WORD $0xbc707aad // ldr s13, [x21, x16, lsl #2]
-	WORD $0x4f91e050 // sdot v16.4s, v2.16b, v17.4b[0]
-	WORD $0x4e040c6f // dup v15.4s, w3
-	WORD $0x78f87963 // ldrsh w3, [x11, x24, lsl #1]
-	WORD $0x0f08a5ad // sshll v13.8h, v13.8b, #0x0
-	WORD $0x4b030be3 // neg w3, w3, lsl #2
-	WORD $0x4faee8ec // sdot v12.4s, v7.16b, v14.4b[3]
-	WORD $0x4eab9d2e // mul v14.4s, v9.4s, v11.4s
-	WORD $0xfc707ac9 // ldr d9, [x22, x16, lsl #3]
-	WORD $0x0f10a5ad // sshll v13.4s, v13.4h, #0x0
-	WORD $0x4fb1e090 // sdot v16.4s, v4.16b, v17.4b[1]
-	WORD $0x4f92e0af // sdot v15.4s, v5.16b, v18.4b[0]
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-	WORD $0x4e040c73 // dup v19.4s, w3
-	WORD $0x79c00743 // ldrsh w3, [x26, #0x2]
-	WORD $0x91000610 // add x16, x16, #0x1
-	WORD $0x4ead958e // mla v14.4s, v12.4s, v13.4s
-	WORD $0xbd40012c // ldr s12, [x9]
-	WORD $0x4b030be3 // neg w3, w3, lsl #2
-	WORD $0x4f91e8d0 // sdot v16.4s, v6.16b, v17.4b[2]
-	WORD $0x4fb2e06f // sdot v15.4s, v3.16b, v18.4b[1]
-	WORD $0xf100121f // cmp x16, #0x4
-	WORD $0x4f8c912c // fmul v12.4s, v9.4s, v12.s[0]
-	WORD $0x4e040c74 // dup v20.4s, w3
-	WORD $0x78ec6963 // ldrsh w3, [x11, x12]
-	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
-	WORD $0x4b030be3 // neg w3, w3, lsl #2
-	WORD $0x4fb1e910 // sdot v16.4s, v8.16b, v17.4b[3]
-	WORD $0x4f92e94f // sdot v15.4s, v10.16b, v18.4b[2]
-	WORD $0x3cea6af1 // ldr q17, [x23, x10]
-	WORD $0x4f91e053 // sdot v19.4s, v2.16b, v17.4b[0]
-	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
-	WORD $0x3dc0004e // ldr q14, [x2]
-	WORD $0x4fb2e8ef // sdot v15.4s, v7.16b, v18.4b[3]
-	WORD $0x4eab9e10 // mul v16.4s, v16.4s, v11.4s
-	WORD $0x3cea6a32 // ldr q18, [x17, x10]
-	WORD $0x4fb1e093 // sdot v19.4s, v4.16b, v17.4b[1]
-	WORD $0x4f92e0b4 // sdot v20.4s, v5.16b, v18.4b[0]
-	WORD $0x4e2cd5cc // fadd v12.4s, v14.4s, v12.4s
-	WORD $0x3cec6aee // ldr q14, [x23, x12]
-	WORD $0x4ead95f0 // mla v16.4s, v15.4s, v13.4s
-	WORD $0x3cec6a2f // ldr q15, [x17, x12]
-	WORD $0x4f91e8d3 // sdot v19.4s, v6.16b, v17.4b[2]
-	WORD $0x4fb2e074 // sdot v20.4s, v3.16b, v18.4b[1]
-	WORD $0x3d80004c // str q12, [x2]
-	WORD $0x8b080042 // add x2, x2, x8
-	WORD $0xbc78692c // ldr s12, [x9, x24]
-	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
-	WORD $0x4f8c912c // fmul v12.4s, v9.4s, v12.s[0]
-	WORD $0x4fb1e913 // sdot v19.4s, v8.16b, v17.4b[3]
-	WORD $0x4e040c71 // dup v17.4s, w3
-	WORD $0x4f92e954 // sdot v20.4s, v10.16b, v18.4b[2]
+	WORD $0x4e211d68 // and v8.16b, v11.16b, v1.16b
+	WORD $0x4e201e4b // and v11.16b, v18.16b, v0.16b
+	WORD $0x4e040c6d // dup v13.4s, w3
+	WORD $0xbc7079f2 // ldr s18, [x15, x16, lsl #2]
 	WORD $0x4b040be3 // neg w3, w4, lsl #2
-	WORD $0x4f8ee051 // sdot v17.4s, v2.16b, v14.4b[0]
-	WORD $0x3dc00042 // ldr q2, [x2]
-	WORD $0x6e30dd8c // fmul v12.4s, v12.4s, v16.4s
+	WORD $0x4e211cc6 // and v6.16b, v6.16b, v1.16b
+	WORD $0x4fafe069 // sdot v9.4s, v3.16b, v15.4b[1]
+	WORD $0x4f8ee8ea // sdot v10.4s, v7.16b, v14.4b[2]
+	WORD $0x4eb01d08 // orr v8.16b, v8.16b, v16.16b
+	WORD $0x4eab1e2b // orr v11.16b, v17.16b, v11.16b
+	WORD $0x0f08a650 // sshll v16.8h, v18.8b, #0x0
+	WORD $0x4f93e04d // sdot v13.4s, v2.16b, v19.4b[0]
+	WORD $0x4e040c71 // dup v17.4s, w3
+	WORD $0x3cf86a32 // ldr q18, [x17, x24]
+	WORD $0x6f0a1586 // usra v6.16b, v12.16b, #0x6
+	WORD $0x78f87963 // ldrsh w3, [x11, x24, lsl #1]
+	WORD $0x4f8fe969 // sdot v9.4s, v11.16b, v15.4b[2]
+	WORD $0x4faee90a // sdot v10.4s, v8.16b, v14.4b[3]
+	WORD $0xbc707aae // ldr s14, [x21, x16, lsl #2]
+	WORD $0x0f10a60c // sshll v12.4s, v16.4h, #0x0
+	WORD $0x4fb3e08d // sdot v13.4s, v4.16b, v19.4b[1]
+	WORD $0x4f92e0b1 // sdot v17.4s, v5.16b, v18.4b[0]
+	WORD $0x4b030be3 // neg w3, w3, lsl #2
+	WORD $0x0f08a5ce // sshll v14.8h, v14.8b, #0x0
+	WORD $0x4fafe8c9 // sdot v9.4s, v6.16b, v15.4b[3]
 	WORD $0x4e040c70 // dup v16.4s, w3
-	WORD $0x4fb2e8f4 // sdot v20.4s, v7.16b, v18.4b[3]
-	WORD $0x4eab9e72 // mul v18.4s, v19.4s, v11.4s
-	WORD $0x4faee091 // sdot v17.4s, v4.16b, v14.4b[1]
-	WORD $0x4f8fe0b0 // sdot v16.4s, v5.16b, v15.4b[0]
-	WORD $0x4e2cd442 // fadd v2.4s, v2.4s, v12.4s
-	WORD $0x4ead9692 // mla v18.4s, v20.4s, v13.4s
-	WORD $0x4f8ee8d1 // sdot v17.4s, v6.16b, v14.4b[2]
-	WORD $0x4fafe070 // sdot v16.4s, v3.16b, v15.4b[1]
-	WORD $0x3d800042 // str q2, [x2]
+	WORD $0x79c00743 // ldrsh w3, [x26, #0x2]
+	WORD $0x4eac9d4f // mul v15.4s, v10.4s, v12.4s
+	WORD $0x0f10a5ca // sshll v10.4s, v14.4h, #0x0
+	WORD $0xfc707ace // ldr d14, [x22, x16, lsl #3]
+	WORD $0x4f93e8ed // sdot v13.4s, v7.16b, v19.4b[2]
+	WORD $0x4fb2e071 // sdot v17.4s, v3.16b, v18.4b[1]
+	WORD $0x4b030be3 // neg w3, w3, lsl #2
+	WORD $0x4f94e050 // sdot v16.4s, v2.16b, v20.4b[0]
+	WORD $0x0e2179ce // fcvtl v14.4s, v14.4h
+	WORD $0x91000610 // add x16, x16, #0x1
+	WORD $0x4eaa952f // mla v15.4s, v9.4s, v10.4s
+	WORD $0xbd400129 // ldr s9, [x9]
+	WORD $0x4e040c75 // dup v21.4s, w3
+	WORD $0x4fb3e90d // sdot v13.4s, v8.16b, v19.4b[3]
+	WORD $0x3cea6a33 // ldr q19, [x17, x10]
+	WORD $0x78ec6963 // ldrsh w3, [x11, x12]
+	WORD $0x4f92e971 // sdot v17.4s, v11.16b, v18.4b[2]
+	WORD $0x4fb4e090 // sdot v16.4s, v4.16b, v20.4b[1]
+	WORD $0xf100121f // cmp x16, #0x4
+	WORD $0x4f8991c9 // fmul v9.4s, v14.4s, v9.s[0]
+	WORD $0x4f93e0b5 // sdot v21.4s, v5.16b, v19.4b[0]
+	WORD $0x4b030be3 // neg w3, w3, lsl #2
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0x4eac9dad // mul v13.4s, v13.4s, v12.4s
+	WORD $0x4fb2e8d1 // sdot v17.4s, v6.16b, v18.4b[3]
+	WORD $0x4f94e8f0 // sdot v16.4s, v7.16b, v20.4b[2]
+	WORD $0x4fb3e075 // sdot v21.4s, v3.16b, v19.4b[1]
+	WORD $0x4e29cdf6 // fmla v22.4s, v15.4s, v9.4s
+	WORD $0x4e040c69 // dup v9.4s, w3
+	WORD $0x79c00403 // ldrsh w3, [x0, #0x2]
+	WORD $0x3cec6aef // ldr q15, [x23, x12]
+	WORD $0x4eaa962d // mla v13.4s, v17.4s, v10.4s
+	WORD $0x3cec6a31 // ldr q17, [x17, x12]
+	WORD $0x4b030be3 // neg w3, w3, lsl #2
+	WORD $0x4f8fe049 // sdot v9.4s, v2.16b, v15.4b[0]
+	WORD $0x4fb4e910 // sdot v16.4s, v8.16b, v20.4b[3]
+	WORD $0x4f93e975 // sdot v21.4s, v11.16b, v19.4b[2]
+	WORD $0x3d800056 // str q22, [x2]
+	WORD $0x4e040c72 // dup v18.4s, w3
 	WORD $0x8b080042 // add x2, x2, x8
+	WORD $0xbc786922 // ldr s2, [x9, x24]
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x4f8291c2 // fmul v2.4s, v14.4s, v2.s[0]
+	WORD $0x4fafe089 // sdot v9.4s, v4.16b, v15.4b[1]
+	WORD $0x4f91e0b2 // sdot v18.4s, v5.16b, v17.4b[0]
+	WORD $0x3dc00044 // ldr q4, [x2]
+	WORD $0x4fb3e8d5 // sdot v21.4s, v6.16b, v19.4b[3]
+	WORD $0x4eac9e05 // mul v5.4s, v16.4s, v12.4s
+	WORD $0x4e22cda4 // fmla v4.4s, v13.4s, v2.4s
+	WORD $0x4f8fe8e9 // sdot v9.4s, v7.16b, v15.4b[2]
+	WORD $0x4fb1e072 // sdot v18.4s, v3.16b, v17.4b[1]
+	WORD $0x4eaa96a5 // mla v5.4s, v21.4s, v10.4s
+	WORD $0x3d800044 // str q4, [x2]
+	WORD $0x4fafe909 // sdot v9.4s, v8.16b, v15.4b[3]
+	WORD $0x4f91e972 // sdot v18.4s, v11.16b, v17.4b[2]
 	WORD $0xbd400022 // ldr s2, [x1]
-	WORD $0x4e21da43 // scvtf v3.4s, v18.4s
-	WORD $0x4f829122 // fmul v2.4s, v9.4s, v2.s[0]
-	WORD $0x4faee911 // sdot v17.4s, v8.16b, v14.4b[3]
-	WORD $0x4f8fe950 // sdot v16.4s, v10.16b, v15.4b[2]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3dc00043 // ldr q3, [x2]
-	WORD $0x4fafe8f0 // sdot v16.4s, v7.16b, v15.4b[3]
-	WORD $0x4eab9e24 // mul v4.4s, v17.4s, v11.4s
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4ead9604 // mla v4.4s, v16.4s, v13.4s
-	WORD $0x3d800042 // str q2, [x2]
+	WORD $0x4e21d8a3 // scvtf v3.4s, v5.4s
+	WORD $0x8b080042 // add x2, x2, x8
+	WORD $0x3dc00044 // ldr q4, [x2]
+	WORD $0x4f8291c2 // fmul v2.4s, v14.4s, v2.s[0]
+	WORD $0x4fb1e8d2 // sdot v18.4s, v6.16b, v17.4b[3]
+	WORD $0x4eac9d25 // mul v5.4s, v9.4s, v12.4s
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x4eaa9645 // mla v5.4s, v18.4s, v10.4s
+	WORD $0x3d800044 // str q4, [x2]
 	WORD $0xbc786822 // ldr s2, [x1, x24]
-	WORD $0x4e21d883 // scvtf v3.4s, v4.4s
-	WORD $0x4f829122 // fmul v2.4s, v9.4s, v2.s[0]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3ce86843 // ldr q3, [x2, x8]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3ca86842 // str q2, [x2, x8]
-	WORD $0x54ffed41 // b.ne l2
+	WORD $0x4e21d8a3 // scvtf v3.4s, v5.4s
+	WORD $0x3ce86844 // ldr q4, [x2, x8]
+	WORD $0x4f8291c2 // fmul v2.4s, v14.4s, v2.s[0]
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x3ca86844 // str q4, [x2, x8]
+	WORD $0x54ffedc1 // b.ne l2
 	WORD $0x110005ad // add w13, w13, #0x1
 	WORD $0x910301ce // add x14, x14, #0xc0
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x710021bf // cmp w13, #0x8
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100116b // add x11, x11, #0x4
-	WORD $0x54ffeb41 // b.ne l1
+	WORD $0x54ffebc1 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x911c82d6 // add x22, x22, #0x720
-	WORD $0x54ffea8c // b.gt l0
+	WORD $0x54ffeb0c // b.gt l0
 
 l3:
 	RET
@@ -342,7 +337,7 @@ TEXT ·tiledQ6_Kx1NEON(SB), NOSPLIT, $0-48
 	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x54000b4b // b.lt l3
+	WORD $0x54000b2b // b.lt l3
 	WORD $0x4f01e600 // movi v0.16b, #0x30
 	WORD $0x4f00e5e1 // movi v1.16b, #0xf
 	WORD $0x8b1902e8 // add x8, x23, x25
@@ -421,12 +416,11 @@ l2:
 	WORD $0x4ea395c2 // mla v2.4s, v14.4s, v3.4s
 	WORD $0xbd400103 // ldr s3, [x8]
 	WORD $0x4f839083 // fmul v3.4s, v4.4s, v3.s[0]
+	WORD $0x3cef6a84 // ldr q4, [x20, x15]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
-	WORD $0x3cef6a83 // ldr q3, [x20, x15]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3caf6a82 // str q2, [x20, x15]
-	WORD $0x54fff781 // b.ne l2
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0x3caf6a84 // str q4, [x20, x15]
+	WORD $0x54fff7a1 // b.ne l2
 	WORD $0x1100054a // add w10, w10, #0x1
 	WORD $0x9106816b // add x11, x11, #0x1a0
 	WORD $0x9106818c // add x12, x12, #0x1a0
@@ -434,10 +428,10 @@ l2:
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001108 // add x8, x8, #0x4
 	WORD $0x91001129 // add x9, x9, #0x4
-	WORD $0x54fff641 // b.ne l1
+	WORD $0x54fff661 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x913482d6 // add x22, x22, #0xd20
-	WORD $0x54fff58c // b.gt l0
+	WORD $0x54fff5ac // b.gt l0
 
 l3:
 	RET
@@ -464,7 +458,7 @@ TEXT ·tiledQ6_Kx4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b080129 // add x9, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400160b // b.lt l3
+	WORD $0x5400158b // b.lt l3
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f01e601 // movi v1.16b, #0x30
 	WORD $0x8b1902e9 // add x9, x23, x25
@@ -490,151 +484,147 @@ l1:
 l2:
 	WORD $0xd37cee02 // lsl x2, x16, #4
 	WORD $0x79c00164 // ldrsh w4, [x11]
-	WORD $0xbc7079d2 // ldr s18, [x14, x16, lsl #2]
-	WORD $0xad4036eb // ldp q11, q13, [x23]
-	WORD $0x3cf86a33 // ldr q19, [x17, x24]
+	WORD $0x79c00565 // ldrsh w5, [x11, #0x2]
+	WORD $0xad403aec // ldp q12, q14, [x23]
+	WORD $0xbc7079d3 // ldr s19, [x14, x16, lsl #2]
 	WORD $0x8b0201e3 // add x3, x15, x2
 	WORD $0x4b0417e4 // neg w4, w4, lsl #5
-	WORD $0x8b020282 // add x2, x20, x2
+	WORD $0x3cf86af4 // ldr q20, [x23, x24]
 	WORD $0x3dc04065 // ldr q5, [x3, #0x100]
 	WORD $0x3dc00064 // ldr q4, [x3]
+	WORD $0x8b020282 // add x2, x20, x2
 	WORD $0x3dc01066 // ldr q6, [x3, #0x40]
-	WORD $0x4e040c88 // dup v8.4s, w4
-	WORD $0x79c00564 // ldrsh w4, [x11, #0x2]
-	WORD $0x3dc0506a // ldr q10, [x3, #0x140]
+	WORD $0x4e040c89 // dup v9.4s, w4
+	WORD $0x3dc0506b // ldr q11, [x3, #0x140]
 	WORD $0x4f0c54a2 // shl v2.16b, v5.16b, #0x4
 	WORD $0x4e201c83 // and v3.16b, v4.16b, v0.16b
 	WORD $0x4f0a54a7 // shl v7.16b, v5.16b, #0x2
-	WORD $0x4e201cc9 // and v9.16b, v6.16b, v0.16b
-	WORD $0x4e211cae // and v14.16b, v5.16b, v1.16b
-	WORD $0x4b0417e4 // neg w4, w4, lsl #5
+	WORD $0x4e201cca // and v10.16b, v6.16b, v0.16b
+	WORD $0x4e211cad // and v13.16b, v5.16b, v1.16b
+	WORD $0x4b0517e4 // neg w4, w5, lsl #5
 	WORD $0x6f0e04af // ushr v15.16b, v5.16b, #0x2
 	WORD $0x3dc02070 // ldr q16, [x3, #0x80]
-	WORD $0x4e211d51 // and v17.16b, v10.16b, v1.16b
+	WORD $0x4e211d71 // and v17.16b, v11.16b, v1.16b
 	WORD $0x4e211c42 // and v2.16b, v2.16b, v1.16b
-	WORD $0x4e040c8c // dup v12.4s, w4
-	WORD $0x79c00404 // ldrsh w4, [x0, #0x2]
-	WORD $0x4ea91dc5 // orr v5.16b, v14.16b, v9.16b
-	WORD $0x4e201e09 // and v9.16b, v16.16b, v0.16b
-	WORD $0x4f0a554e // shl v14.16b, v10.16b, #0x2
+	WORD $0x4e040c88 // dup v8.4s, w4
+	WORD $0x78f86964 // ldrsh w4, [x11, x24]
+	WORD $0x4eaa1da5 // orr v5.16b, v13.16b, v10.16b
+	WORD $0x4e201e0a // and v10.16b, v16.16b, v0.16b
+	WORD $0x4f0a556d // shl v13.16b, v11.16b, #0x2
+	WORD $0x4b0417e4 // neg w4, w4, lsl #5
+	WORD $0x6f0e0572 // ushr v18.16b, v11.16b, #0x2
+	WORD $0x3dc00056 // ldr q22, [x2]
 	WORD $0x4ea31c43 // orr v3.16b, v2.16b, v3.16b
 	WORD $0x4e211ce2 // and v2.16b, v7.16b, v1.16b
-	WORD $0x4f0c5547 // shl v7.16b, v10.16b, #0x4
-	WORD $0x4f8be068 // sdot v8.4s, v3.16b, v11.4b[0]
+	WORD $0x4f0c5567 // shl v7.16b, v11.16b, #0x4
+	WORD $0x4f8ce069 // sdot v9.4s, v3.16b, v12.4b[0]
 	WORD $0x6f0c1482 // usra v2.16b, v4.16b, #0x4
 	WORD $0x4e211ce7 // and v7.16b, v7.16b, v1.16b
 	WORD $0x4e211de4 // and v4.16b, v15.16b, v1.16b
 	WORD $0x3dc0306f // ldr q15, [x3, #0xc0]
-	WORD $0x78f86963 // ldrsh w3, [x11, x24]
-	WORD $0x4f8de04c // sdot v12.4s, v2.16b, v13.4b[0]
-	WORD $0x4ea91ce7 // orr v7.16b, v7.16b, v9.16b
-	WORD $0x4e201de9 // and v9.16b, v15.16b, v0.16b
-	WORD $0x4fabe0a8 // sdot v8.4s, v5.16b, v11.4b[1]
-	WORD $0x6f0c14c4 // usra v4.16b, v6.16b, #0x4
-	WORD $0x4e211dc6 // and v6.16b, v14.16b, v1.16b
-	WORD $0x6f0e054e // ushr v14.16b, v10.16b, #0x2
-	WORD $0x4b0317e3 // neg w3, w3, lsl #5
-	WORD $0x4ea91e2a // orr v10.16b, v17.16b, v9.16b
-	WORD $0xbc707a71 // ldr s17, [x19, x16, lsl #2]
-	WORD $0x4fade08c // sdot v12.4s, v4.16b, v13.4b[1]
-	WORD $0x6f0c1606 // usra v6.16b, v16.16b, #0x4
-	WORD $0x4e040c70 // dup v16.4s, w3
-	WORD $0x4f8be8e8 // sdot v8.4s, v7.16b, v11.4b[2]
-	WORD $0x4e211dc9 // and v9.16b, v14.16b, v1.16b
-	WORD $0x0f08a64e // sshll v14.8h, v18.8b, #0x0
 	WORD $0x79c006a3 // ldrsh w3, [x21, #0x2]
-	WORD $0x3cf86af2 // ldr q18, [x23, x24]
-	WORD $0x4f8de8cc // sdot v12.4s, v6.16b, v13.4b[2]
-	WORD $0x6f0c15e9 // usra v9.16b, v15.16b, #0x4
+	WORD $0x4f8ee048 // sdot v8.4s, v2.16b, v14.4b[0]
+	WORD $0x4eaa1ce7 // orr v7.16b, v7.16b, v10.16b
+	WORD $0x4e201dea // and v10.16b, v15.16b, v0.16b
+	WORD $0x4face0a9 // sdot v9.4s, v5.16b, v12.4b[1]
+	WORD $0x6f0c14c4 // usra v4.16b, v6.16b, #0x4
+	WORD $0x4e211da6 // and v6.16b, v13.16b, v1.16b
+	WORD $0x4e040c8d // dup v13.4s, w4
 	WORD $0x4b0317e3 // neg w3, w3, lsl #5
-	WORD $0x4fabe948 // sdot v8.4s, v10.16b, v11.4b[3]
-	WORD $0x0f10a5cb // sshll v11.4s, v14.4h, #0x0
-	WORD $0x0f08a62e // sshll v14.8h, v17.8b, #0x0
-	WORD $0x4f92e070 // sdot v16.4s, v3.16b, v18.4b[0]
-	WORD $0x4e040c6f // dup v15.4s, w3
-	WORD $0x78f87963 // ldrsh w3, [x11, x24, lsl #1]
-	WORD $0x4fade92c // sdot v12.4s, v9.16b, v13.4b[3]
-	WORD $0x0f10a5cd // sshll v13.4s, v14.4h, #0x0
-	WORD $0x4b0317e3 // neg w3, w3, lsl #5
-	WORD $0x4eab9d11 // mul v17.4s, v8.4s, v11.4s
-	WORD $0xfc707ac8 // ldr d8, [x22, x16, lsl #3]
-	WORD $0x4f93e04f // sdot v15.4s, v2.16b, v19.4b[0]
-	WORD $0x4fb2e0b0 // sdot v16.4s, v5.16b, v18.4b[1]
-	WORD $0x91000610 // add x16, x16, #0x1
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0xf100121f // cmp x16, #0x4
-	WORD $0x4ead9591 // mla v17.4s, v12.4s, v13.4s
-	WORD $0xbd40012c // ldr s12, [x9]
-	WORD $0x4fb3e08f // sdot v15.4s, v4.16b, v19.4b[1]
-	WORD $0x4f92e8f0 // sdot v16.4s, v7.16b, v18.4b[2]
-	WORD $0x4f8c910c // fmul v12.4s, v8.4s, v12.s[0]
-	WORD $0x4e21da2e // scvtf v14.4s, v17.4s
+	WORD $0x4eaa1e2b // orr v11.16b, v17.16b, v10.16b
+	WORD $0x4e211e4a // and v10.16b, v18.16b, v1.16b
+	WORD $0xbc707a72 // ldr s18, [x19, x16, lsl #2]
+	WORD $0x4faee088 // sdot v8.4s, v4.16b, v14.4b[1]
+	WORD $0x6f0c1606 // usra v6.16b, v16.16b, #0x4
+	WORD $0x0f08a670 // sshll v16.8h, v19.8b, #0x0
+	WORD $0x4f8ce8e9 // sdot v9.4s, v7.16b, v12.4b[2]
+	WORD $0x4f94e06d // sdot v13.4s, v3.16b, v20.4b[0]
 	WORD $0x4e040c71 // dup v17.4s, w3
-	WORD $0x79c00743 // ldrsh w3, [x26, #0x2]
-	WORD $0x4fb2e950 // sdot v16.4s, v10.16b, v18.4b[3]
-	WORD $0x4f93e8cf // sdot v15.4s, v6.16b, v19.4b[2]
+	WORD $0x3cf86a33 // ldr q19, [x17, x24]
+	WORD $0x6f0c15ea // usra v10.16b, v15.16b, #0x4
+	WORD $0x0f08a64f // sshll v15.8h, v18.8b, #0x0
+	WORD $0x78f87963 // ldrsh w3, [x11, x24, lsl #1]
 	WORD $0x3cea6af2 // ldr q18, [x23, x10]
+	WORD $0x4f8ee8c8 // sdot v8.4s, v6.16b, v14.4b[2]
+	WORD $0x4f93e051 // sdot v17.4s, v2.16b, v19.4b[0]
+	WORD $0x4face969 // sdot v9.4s, v11.16b, v12.4b[3]
+	WORD $0x0f10a60c // sshll v12.4s, v16.4h, #0x0
+	WORD $0x4fb4e0ad // sdot v13.4s, v5.16b, v20.4b[1]
 	WORD $0x4b0317e3 // neg w3, w3, lsl #5
-	WORD $0x4f92e071 // sdot v17.4s, v3.16b, v18.4b[0]
-	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
-	WORD $0x3dc0004e // ldr q14, [x2]
-	WORD $0x4e040c74 // dup v20.4s, w3
-	WORD $0x4fb3e92f // sdot v15.4s, v9.16b, v19.4b[3]
-	WORD $0x4eab9e10 // mul v16.4s, v16.4s, v11.4s
-	WORD $0x3cea6a33 // ldr q19, [x17, x10]
-	WORD $0x78ec6963 // ldrsh w3, [x11, x12]
-	WORD $0x4fb2e0b1 // sdot v17.4s, v5.16b, v18.4b[1]
-	WORD $0x4f93e054 // sdot v20.4s, v2.16b, v19.4b[0]
-	WORD $0x4e2cd5cc // fadd v12.4s, v14.4s, v12.4s
-	WORD $0x3cec6aee // ldr q14, [x23, x12]
+	WORD $0x4faee948 // sdot v8.4s, v10.16b, v14.4b[3]
+	WORD $0xfc707ace // ldr d14, [x22, x16, lsl #3]
+	WORD $0x4fb3e091 // sdot v17.4s, v4.16b, v19.4b[1]
+	WORD $0x4eac9d30 // mul v16.4s, v9.4s, v12.4s
+	WORD $0x0f10a5e9 // sshll v9.4s, v15.4h, #0x0
+	WORD $0x4e040c6f // dup v15.4s, w3
+	WORD $0x79c00743 // ldrsh w3, [x26, #0x2]
+	WORD $0x4f94e8ed // sdot v13.4s, v7.16b, v20.4b[2]
+	WORD $0x0e2179ce // fcvtl v14.4s, v14.4h
+	WORD $0x91000610 // add x16, x16, #0x1
 	WORD $0x4b0317e3 // neg w3, w3, lsl #5
-	WORD $0x4ead95f0 // mla v16.4s, v15.4s, v13.4s
-	WORD $0x3cec6a2f // ldr q15, [x17, x12]
+	WORD $0x4f92e06f // sdot v15.4s, v3.16b, v18.4b[0]
+	WORD $0x4f93e8d1 // sdot v17.4s, v6.16b, v19.4b[2]
+	WORD $0x4ea99510 // mla v16.4s, v8.4s, v9.4s
+	WORD $0xbd400128 // ldr s8, [x9]
+	WORD $0xf100121f // cmp x16, #0x4
 	WORD $0x4e040c75 // dup v21.4s, w3
-	WORD $0x4b0417e3 // neg w3, w4, lsl #5
-	WORD $0x4f92e8f1 // sdot v17.4s, v7.16b, v18.4b[2]
-	WORD $0x4fb3e094 // sdot v20.4s, v4.16b, v19.4b[1]
-	WORD $0x3d80004c // str q12, [x2]
-	WORD $0x8b080042 // add x2, x2, x8
-	WORD $0xbc78692c // ldr s12, [x9, x24]
+	WORD $0x4fb4e96d // sdot v13.4s, v11.16b, v20.4b[3]
+	WORD $0x3cea6a34 // ldr q20, [x17, x10]
+	WORD $0x4f8891c8 // fmul v8.4s, v14.4s, v8.s[0]
+	WORD $0x78ec6963 // ldrsh w3, [x11, x12]
+	WORD $0x4fb2e0af // sdot v15.4s, v5.16b, v18.4b[1]
+	WORD $0x4fb3e951 // sdot v17.4s, v10.16b, v19.4b[3]
 	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
-	WORD $0x4f8ee075 // sdot v21.4s, v3.16b, v14.4b[0]
-	WORD $0x3dc00043 // ldr q3, [x2]
-	WORD $0x4f8c910c // fmul v12.4s, v8.4s, v12.s[0]
-	WORD $0x4fb2e951 // sdot v17.4s, v10.16b, v18.4b[3]
-	WORD $0x4f93e8d4 // sdot v20.4s, v6.16b, v19.4b[2]
-	WORD $0x4faee0b5 // sdot v21.4s, v5.16b, v14.4b[1]
-	WORD $0x6e30dd8c // fmul v12.4s, v12.4s, v16.4s
-	WORD $0x4e040c70 // dup v16.4s, w3
-	WORD $0x4fb3e934 // sdot v20.4s, v9.16b, v19.4b[3]
-	WORD $0x4eab9e31 // mul v17.4s, v17.4s, v11.4s
-	WORD $0x4f8ee8f5 // sdot v21.4s, v7.16b, v14.4b[2]
-	WORD $0x4f8fe050 // sdot v16.4s, v2.16b, v15.4b[0]
-	WORD $0x4e2cd463 // fadd v3.4s, v3.4s, v12.4s
-	WORD $0x4ead9691 // mla v17.4s, v20.4s, v13.4s
-	WORD $0x4faee955 // sdot v21.4s, v10.16b, v14.4b[3]
-	WORD $0x4fafe090 // sdot v16.4s, v4.16b, v15.4b[1]
-	WORD $0x3d800043 // str q3, [x2]
+	WORD $0x4f94e055 // sdot v21.4s, v2.16b, v20.4b[0]
+	WORD $0x4b0317e3 // neg w3, w3, lsl #5
+	WORD $0x4eac9dad // mul v13.4s, v13.4s, v12.4s
+	WORD $0x4f92e8ef // sdot v15.4s, v7.16b, v18.4b[2]
+	WORD $0x4e28ce16 // fmla v22.4s, v16.4s, v8.4s
+	WORD $0x4e040c68 // dup v8.4s, w3
+	WORD $0x79c00403 // ldrsh w3, [x0, #0x2]
+	WORD $0x4fb4e095 // sdot v21.4s, v4.16b, v20.4b[1]
+	WORD $0x3cec6af0 // ldr q16, [x23, x12]
+	WORD $0x4ea9962d // mla v13.4s, v17.4s, v9.4s
+	WORD $0x4b0317e3 // neg w3, w3, lsl #5
+	WORD $0x3cec6a31 // ldr q17, [x17, x12]
+	WORD $0x4f90e068 // sdot v8.4s, v3.16b, v16.4b[0]
+	WORD $0x4fb2e96f // sdot v15.4s, v11.16b, v18.4b[3]
+	WORD $0x3d800056 // str q22, [x2]
+	WORD $0x4e040c73 // dup v19.4s, w3
 	WORD $0x8b080042 // add x2, x2, x8
-	WORD $0xbd400022 // ldr s2, [x1]
-	WORD $0x4e21da23 // scvtf v3.4s, v17.4s
-	WORD $0x4eab9ea4 // mul v4.4s, v21.4s, v11.4s
-	WORD $0x4f829102 // fmul v2.4s, v8.4s, v2.s[0]
-	WORD $0x4f8fe8d0 // sdot v16.4s, v6.16b, v15.4b[2]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3dc00043 // ldr q3, [x2]
-	WORD $0x4fafe930 // sdot v16.4s, v9.16b, v15.4b[3]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4ead9604 // mla v4.4s, v16.4s, v13.4s
+	WORD $0xbc786923 // ldr s3, [x9, x24]
+	WORD $0x4f94e8d5 // sdot v21.4s, v6.16b, v20.4b[2]
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x4f8391c3 // fmul v3.4s, v14.4s, v3.s[0]
+	WORD $0x4fb0e0a8 // sdot v8.4s, v5.16b, v16.4b[1]
+	WORD $0x4f91e053 // sdot v19.4s, v2.16b, v17.4b[0]
+	WORD $0x3dc00042 // ldr q2, [x2]
+	WORD $0x4eac9de5 // mul v5.4s, v15.4s, v12.4s
+	WORD $0x4fb4e955 // sdot v21.4s, v10.16b, v20.4b[3]
+	WORD $0x4e23cda2 // fmla v2.4s, v13.4s, v3.4s
+	WORD $0x4f90e8e8 // sdot v8.4s, v7.16b, v16.4b[2]
+	WORD $0x4fb1e093 // sdot v19.4s, v4.16b, v17.4b[1]
+	WORD $0x4ea996a5 // mla v5.4s, v21.4s, v9.4s
 	WORD $0x3d800042 // str q2, [x2]
-	WORD $0x4e21d883 // scvtf v3.4s, v4.4s
+	WORD $0x4fb0e968 // sdot v8.4s, v11.16b, v16.4b[3]
+	WORD $0x4f91e8d3 // sdot v19.4s, v6.16b, v17.4b[2]
+	WORD $0xbd400022 // ldr s2, [x1]
+	WORD $0x8b080042 // add x2, x2, x8
+	WORD $0x4e21d8a3 // scvtf v3.4s, v5.4s
+	WORD $0x3dc00044 // ldr q4, [x2]
+	WORD $0x4f8291c2 // fmul v2.4s, v14.4s, v2.s[0]
+	WORD $0x4fb1e953 // sdot v19.4s, v10.16b, v17.4b[3]
+	WORD $0x4eac9d05 // mul v5.4s, v8.4s, v12.4s
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x4ea99665 // mla v5.4s, v19.4s, v9.4s
+	WORD $0x3d800044 // str q4, [x2]
 	WORD $0xbc786822 // ldr s2, [x1, x24]
-	WORD $0x4f829102 // fmul v2.4s, v8.4s, v2.s[0]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3ce86843 // ldr q3, [x2, x8]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3ca86842 // str q2, [x2, x8]
-	WORD $0x54ffedc1 // b.ne l2
+	WORD $0x4e21d8a3 // scvtf v3.4s, v5.4s
+	WORD $0x3ce86844 // ldr q4, [x2, x8]
+	WORD $0x4f8291c2 // fmul v2.4s, v14.4s, v2.s[0]
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x3ca86844 // str q4, [x2, x8]
+	WORD $0x54ffee41 // b.ne l2
 	WORD $0x110005ad // add w13, w13, #0x1
 	WORD $0x910681ce // add x14, x14, #0x1a0
 	WORD $0x910681ef // add x15, x15, #0x1a0
@@ -642,10 +632,10 @@ l2:
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100116b // add x11, x11, #0x4
-	WORD $0x54ffebc1 // b.ne l1
+	WORD $0x54ffec41 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x913482d6 // add x22, x22, #0xd20
-	WORD $0x54ffeb0c // b.gt l0
+	WORD $0x54ffeb8c // b.gt l0
 
 l3:
 	RET

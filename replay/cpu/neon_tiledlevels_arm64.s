@@ -14,7 +14,7 @@ TEXT ·tiledIQ4_NLx1NEON(SB), NOSPLIT, $0-48
 	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x5400082b // b.lt l2
+	WORD $0x5400080b // b.lt l2
 	WORD $0xd2931028 // mov x8, #0x9881
 	WORD $0xd281a029 // mov x9, #0xd01
 	WORD $0xf2b7f5a8 // movk x8, #0xbfad, lsl #16
@@ -57,6 +57,7 @@ l1:
 	WORD $0x4e060003 // tbl v3.16b, { v0.16b }, v6.16b
 	WORD $0x4fa7e865 // sdot v5.4s, v3.16b, v7.4b[3]
 	WORD $0x6f0c0483 // ushr v3.16b, v4.16b, #0x4
+	WORD $0x3ceb6a84 // ldr q4, [x20, x11]
 	WORD $0x4f89e045 // sdot v5.4s, v2.16b, v9.4b[0]
 	WORD $0x4e030002 // tbl v2.16b, { v0.16b }, v3.16b
 	WORD $0x6f0c0503 // ushr v3.16b, v8.16b, #0x4
@@ -73,16 +74,14 @@ l1:
 	WORD $0xbd400103 // ldr s3, [x8]
 	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
 	WORD $0x4e21d8a3 // scvtf v3.4s, v5.4s
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3ceb6a83 // ldr q3, [x20, x11]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3cab6a82 // str q2, [x20, x11]
-	WORD $0x54fffaa1 // b.ne l1
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x3cab6a84 // str q4, [x20, x11]
+	WORD $0x54fffac1 // b.ne l1
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001108 // add x8, x8, #0x4
 	WORD $0x910482d6 // add x22, x22, #0x120
-	WORD $0x54fff9cc // b.gt l0
+	WORD $0x54fff9ec // b.gt l0
 
 l2:
 	RET
@@ -109,7 +108,7 @@ TEXT ·tiledIQ4_NLx4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b080129 // add x9, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x54000feb // b.lt l2
+	WORD $0x54000f6b // b.lt l2
 	WORD $0xd2931029 // mov x9, #0x9881
 	WORD $0xd281a02a // mov x10, #0xd01
 	WORD $0xf2b7f5a9 // movk x9, #0xbfad, lsl #16
@@ -136,110 +135,106 @@ l0:
 l1:
 	WORD $0xd37ced90 // lsl x16, x12, #4
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
-	WORD $0xad4032ea // ldp q10, q12, [x23]
 	WORD $0x3cf86aee // ldr q14, [x23, x24]
+	WORD $0xad4032ea // ldp q10, q12, [x23]
+	WORD $0x3ce96aef // ldr q15, [x23, x9]
 	WORD $0x8b1002d1 // add x17, x22, x16
-	WORD $0xfc6c79af // ldr d15, [x13, x12, lsl #3]
-	WORD $0xbd400150 // ldr s16, [x10]
-	WORD $0x3dc00224 // ldr q4, [x17]
+	WORD $0xfc6c79b0 // ldr d16, [x13, x12, lsl #3]
+	WORD $0xbd400151 // ldr s17, [x10]
+	WORD $0x3dc00226 // ldr q6, [x17]
 	WORD $0x3dc01229 // ldr q9, [x17, #0x40]
+	WORD $0x8b100290 // add x16, x20, x16
 	WORD $0x3dc0222b // ldr q11, [x17, #0x80]
 	WORD $0x3dc0322d // ldr q13, [x17, #0xc0]
-	WORD $0x8b100290 // add x16, x20, x16
-	WORD $0x3ceb69d1 // ldr q17, [x14, x11]
-	WORD $0x4e211c82 // and v2.16b, v4.16b, v1.16b
-	WORD $0x4e211d25 // and v5.16b, v9.16b, v1.16b
-	WORD $0x6f0c0484 // ushr v4.16b, v4.16b, #0x4
-	WORD $0x6f0c0529 // ushr v9.16b, v9.16b, #0x4
 	WORD $0x9100058c // add x12, x12, #0x1
+	WORD $0x4e211cc2 // and v2.16b, v6.16b, v1.16b
+	WORD $0x4e211d24 // and v4.16b, v9.16b, v1.16b
+	WORD $0x6f0c04c6 // ushr v6.16b, v6.16b, #0x4
+	WORD $0x4e211da5 // and v5.16b, v13.16b, v1.16b
+	WORD $0x6f0c0529 // ushr v9.16b, v9.16b, #0x4
+	WORD $0x6f0c05ad // ushr v13.16b, v13.16b, #0x4
+	WORD $0x3ceb6af2 // ldr q18, [x23, x11]
 	WORD $0xf100119f // cmp x12, #0x4
 	WORD $0x4e020002 // tbl v2.16b, { v0.16b }, v2.16b
-	WORD $0x4e050006 // tbl v6.16b, { v0.16b }, v5.16b
-	WORD $0x4e211d65 // and v5.16b, v11.16b, v1.16b
-	WORD $0x4e040004 // tbl v4.16b, { v0.16b }, v4.16b
-	WORD $0x4e090009 // tbl v9.16b, { v0.16b }, v9.16b
-	WORD $0x4e050007 // tbl v7.16b, { v0.16b }, v5.16b
-	WORD $0x4e211da5 // and v5.16b, v13.16b, v1.16b
-	WORD $0x4f8ae043 // sdot v3.4s, v2.16b, v10.4b[0]
-	WORD $0x4f8ee048 // sdot v8.4s, v2.16b, v14.4b[0]
+	WORD $0x4e040008 // tbl v8.16b, { v0.16b }, v4.16b
+	WORD $0x4e211d64 // and v4.16b, v11.16b, v1.16b
 	WORD $0x4e050005 // tbl v5.16b, { v0.16b }, v5.16b
-	WORD $0x4faae0c3 // sdot v3.4s, v6.16b, v10.4b[1]
-	WORD $0x4faee0c8 // sdot v8.4s, v6.16b, v14.4b[1]
-	WORD $0x4f8ae8e3 // sdot v3.4s, v7.16b, v10.4b[2]
-	WORD $0x4f8ee8e8 // sdot v8.4s, v7.16b, v14.4b[2]
-	WORD $0x4faae8a3 // sdot v3.4s, v5.16b, v10.4b[3]
-	WORD $0x6f0c056a // ushr v10.16b, v11.16b, #0x4
-	WORD $0x6f0c05ab // ushr v11.16b, v13.16b, #0x4
-	WORD $0x6f00e40d // movi v13.2d, #0000000000000000
-	WORD $0x4faee8a8 // sdot v8.4s, v5.16b, v14.4b[3]
-	WORD $0x3ce96aee // ldr q14, [x23, x9]
-	WORD $0x4e0a000a // tbl v10.16b, { v0.16b }, v10.16b
+	WORD $0x4e060006 // tbl v6.16b, { v0.16b }, v6.16b
+	WORD $0x4e090009 // tbl v9.16b, { v0.16b }, v9.16b
+	WORD $0x6f0c056b // ushr v11.16b, v11.16b, #0x4
+	WORD $0x4e0d000d // tbl v13.16b, { v0.16b }, v13.16b
+	WORD $0x4e040007 // tbl v7.16b, { v0.16b }, v4.16b
+	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
+	WORD $0x4f8ae043 // sdot v3.4s, v2.16b, v10.4b[0]
 	WORD $0x4e0b000b // tbl v11.16b, { v0.16b }, v11.16b
-	WORD $0x4f8ce083 // sdot v3.4s, v4.16b, v12.4b[0]
-	WORD $0x4f8ee04d // sdot v13.4s, v2.16b, v14.4b[0]
+	WORD $0x4f8ee044 // sdot v4.4s, v2.16b, v14.4b[0]
+	WORD $0x4faae103 // sdot v3.4s, v8.16b, v10.4b[1]
+	WORD $0x4faee104 // sdot v4.4s, v8.16b, v14.4b[1]
+	WORD $0x4f8ae8e3 // sdot v3.4s, v7.16b, v10.4b[2]
+	WORD $0x4f8ee8e4 // sdot v4.4s, v7.16b, v14.4b[2]
+	WORD $0x4faae8a3 // sdot v3.4s, v5.16b, v10.4b[3]
+	WORD $0x6f00e40a // movi v10.2d, #0000000000000000
+	WORD $0x4faee8a4 // sdot v4.4s, v5.16b, v14.4b[3]
+	WORD $0x3cf869ce // ldr q14, [x14, x24]
+	WORD $0x4f8ce0c3 // sdot v3.4s, v6.16b, v12.4b[0]
+	WORD $0x4f8fe04a // sdot v10.4s, v2.16b, v15.4b[0]
+	WORD $0x4f8ee0c4 // sdot v4.4s, v6.16b, v14.4b[0]
 	WORD $0x4face123 // sdot v3.4s, v9.16b, v12.4b[1]
-	WORD $0x4faee0cd // sdot v13.4s, v6.16b, v14.4b[1]
-	WORD $0x4f8ce943 // sdot v3.4s, v10.16b, v12.4b[2]
-	WORD $0x4f8ee8ed // sdot v13.4s, v7.16b, v14.4b[2]
-	WORD $0x4face963 // sdot v3.4s, v11.16b, v12.4b[3]
-	WORD $0x0e2179ec // fcvtl v12.4s, v15.4h
-	WORD $0x3cf869cf // ldr q15, [x14, x24]
-	WORD $0x4faee8ad // sdot v13.4s, v5.16b, v14.4b[3]
-	WORD $0x3ceb6aee // ldr q14, [x23, x11]
-	WORD $0x4f8fe088 // sdot v8.4s, v4.16b, v15.4b[0]
-	WORD $0x4f909190 // fmul v16.4s, v12.4s, v16.s[0]
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4fafe128 // sdot v8.4s, v9.16b, v15.4b[1]
-	WORD $0x6e23de03 // fmul v3.4s, v16.4s, v3.4s
-	WORD $0x3dc00210 // ldr q16, [x16]
-	WORD $0x4f8fe948 // sdot v8.4s, v10.16b, v15.4b[2]
-	WORD $0x4e23d603 // fadd v3.4s, v16.4s, v3.4s
+	WORD $0x4fafe10a // sdot v10.4s, v8.16b, v15.4b[1]
+	WORD $0x4faee124 // sdot v4.4s, v9.16b, v14.4b[1]
+	WORD $0x4f8ce963 // sdot v3.4s, v11.16b, v12.4b[2]
+	WORD $0x4f8fe8ea // sdot v10.4s, v7.16b, v15.4b[2]
+	WORD $0x4f8ee964 // sdot v4.4s, v11.16b, v14.4b[2]
+	WORD $0x4face9a3 // sdot v3.4s, v13.16b, v12.4b[3]
+	WORD $0x0e217a0c // fcvtl v12.4s, v16.4h
 	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
-	WORD $0x4fafe968 // sdot v8.4s, v11.16b, v15.4b[3]
-	WORD $0x3ce969cf // ldr q15, [x14, x9]
-	WORD $0x3d800203 // str q3, [x16]
-	WORD $0x4f8ee050 // sdot v16.4s, v2.16b, v14.4b[0]
-	WORD $0x4f8fe08d // sdot v13.4s, v4.16b, v15.4b[0]
-	WORD $0xbc786942 // ldr s2, [x10, x24]
-	WORD $0x8b080210 // add x16, x16, x8
-	WORD $0x4e21d903 // scvtf v3.4s, v8.4s
-	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
-	WORD $0x4faee0d0 // sdot v16.4s, v6.16b, v14.4b[1]
-	WORD $0x4fafe12d // sdot v13.4s, v9.16b, v15.4b[1]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3dc00203 // ldr q3, [x16]
-	WORD $0x4f8ee8f0 // sdot v16.4s, v7.16b, v14.4b[2]
-	WORD $0x4f8fe94d // sdot v13.4s, v10.16b, v15.4b[2]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4faee8b0 // sdot v16.4s, v5.16b, v14.4b[3]
-	WORD $0x4fafe96d // sdot v13.4s, v11.16b, v15.4b[3]
+	WORD $0x4fafe8aa // sdot v10.4s, v5.16b, v15.4b[3]
+	WORD $0x4faee9a4 // sdot v4.4s, v13.16b, v14.4b[3]
+	WORD $0x4f919191 // fmul v17.4s, v12.4s, v17.s[0]
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x4f92e050 // sdot v16.4s, v2.16b, v18.4b[0]
+	WORD $0x3dc00202 // ldr q2, [x16]
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4e31cc62 // fmla v2.4s, v3.4s, v17.4s
+	WORD $0x3ce969c3 // ldr q3, [x14, x9]
+	WORD $0x4fb2e110 // sdot v16.4s, v8.16b, v18.4b[1]
+	WORD $0x3ceb69c8 // ldr q8, [x14, x11]
+	WORD $0x4f83e0ca // sdot v10.4s, v6.16b, v3.4b[0]
 	WORD $0x3d800202 // str q2, [x16]
+	WORD $0x4f92e8f0 // sdot v16.4s, v7.16b, v18.4b[2]
+	WORD $0x8b080210 // add x16, x16, x8
+	WORD $0xbc786942 // ldr s2, [x10, x24]
+	WORD $0x4fa3e12a // sdot v10.4s, v9.16b, v3.4b[1]
+	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
+	WORD $0x4fb2e8b0 // sdot v16.4s, v5.16b, v18.4b[3]
+	WORD $0x3dc00205 // ldr q5, [x16]
+	WORD $0x4f83e96a // sdot v10.4s, v11.16b, v3.4b[2]
+	WORD $0x4e22cc85 // fmla v5.4s, v4.4s, v2.4s
+	WORD $0x4f88e0d0 // sdot v16.4s, v6.16b, v8.4b[0]
+	WORD $0x4fa3e9aa // sdot v10.4s, v13.16b, v3.4b[3]
+	WORD $0x3d800205 // str q5, [x16]
 	WORD $0x8b080210 // add x16, x16, x8
 	WORD $0xbd4001e2 // ldr s2, [x15]
-	WORD $0x4f91e090 // sdot v16.4s, v4.16b, v17.4b[0]
-	WORD $0x4e21d9a3 // scvtf v3.4s, v13.4s
+	WORD $0x4fa8e130 // sdot v16.4s, v9.16b, v8.4b[1]
+	WORD $0x3dc00204 // ldr q4, [x16]
 	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
-	WORD $0x4fb1e130 // sdot v16.4s, v9.16b, v17.4b[1]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3dc00203 // ldr q3, [x16]
-	WORD $0x4f91e950 // sdot v16.4s, v10.16b, v17.4b[2]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4fb1e970 // sdot v16.4s, v11.16b, v17.4b[3]
-	WORD $0x3d800202 // str q2, [x16]
+	WORD $0x4e21d943 // scvtf v3.4s, v10.4s
+	WORD $0x4f88e970 // sdot v16.4s, v11.16b, v8.4b[2]
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x4fa8e9b0 // sdot v16.4s, v13.16b, v8.4b[3]
+	WORD $0x3d800204 // str q4, [x16]
 	WORD $0xbc7869e2 // ldr s2, [x15, x24]
+	WORD $0x3ce86a04 // ldr q4, [x16, x8]
 	WORD $0x4e21da03 // scvtf v3.4s, v16.4s
 	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3ce86a03 // ldr q3, [x16, x8]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3ca86a02 // str q2, [x16, x8]
-	WORD $0x54fff381 // b.ne l1
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x3ca86a04 // str q4, [x16, x8]
+	WORD $0x54fff401 // b.ne l1
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x9100114a // add x10, x10, #0x4
 	WORD $0x910482d6 // add x22, x22, #0x120
-	WORD $0x54fff24c // b.gt l0
+	WORD $0x54fff2cc // b.gt l0
 
 l2:
 	RET
@@ -256,7 +251,7 @@ TEXT ·tiledMXFP4x1NEON(SB), NOSPLIT, $0-48
 	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x5400098b // b.lt l2
+	WORD $0x5400096b // b.lt l2
 	WORD $0xd2802008 // mov x8, #0x100
 	WORD $0xd29fe009 // mov x9, #0xff00
 	WORD $0x4f000422 // movi v2.4s, #0x1
@@ -326,16 +321,15 @@ l1:
 	WORD $0x6e681d26 // bsl v6.16b, v9.16b, v8.16b
 	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
 	WORD $0x4f8790c6 // fmul v6.4s, v6.4s, v7.s[0]
-	WORD $0x6e25dcc5 // fmul v5.4s, v6.4s, v5.4s
-	WORD $0x3ceb6a86 // ldr q6, [x20, x11]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x3cab6a85 // str q5, [x20, x11]
-	WORD $0x54fff9a1 // b.ne l1
+	WORD $0x3ceb6a87 // ldr q7, [x20, x11]
+	WORD $0x4e26cca7 // fmla v7.4s, v5.4s, v6.4s
+	WORD $0x3cab6a87 // str q7, [x20, x11]
+	WORD $0x54fff9c1 // b.ne l1
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001108 // add x8, x8, #0x4
 	WORD $0x910442d6 // add x22, x22, #0x110
-	WORD $0x54fff8cc // b.gt l0
+	WORD $0x54fff8ec // b.gt l0
 
 l2:
 	RET
@@ -362,7 +356,7 @@ TEXT ·tiledMXFP4x4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b080129 // add x9, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400114b // b.lt l2
+	WORD $0x540010cb // b.lt l2
 	WORD $0xd2802009 // mov x9, #0x100
 	WORD $0xd29fe00a // mov x10, #0xff00
 	WORD $0x4f000422 // movi v2.4s, #0x1
@@ -392,118 +386,114 @@ l0:
 l1:
 	WORD $0xd37ced90 // lsl x16, x12, #4
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x6f00e40b // movi v11.2d, #0000000000000000
-	WORD $0xad4036ef // ldp q15, q13, [x23]
-	WORD $0xbc6c79b1 // ldr s17, [x13, x12, lsl #2]
+	WORD $0x3cf86af1 // ldr q17, [x23, x24]
+	WORD $0xad4036f0 // ldp q16, q13, [x23]
+	WORD $0x3ce96af4 // ldr q20, [x23, x9]
 	WORD $0x8b1002d1 // add x17, x22, x16
-	WORD $0x6f00e414 // movi v20.2d, #0000000000000000
 	WORD $0x8b100290 // add x16, x20, x16
-	WORD $0x3dc00227 // ldr q7, [x17]
+	WORD $0x3dc00229 // ldr q9, [x17]
 	WORD $0x3dc0122e // ldr q14, [x17, #0x40]
 	WORD $0x3dc0222c // ldr q12, [x17, #0x80]
-	WORD $0x3dc03230 // ldr q16, [x17, #0xc0]
-	WORD $0x2f08a631 // ushll v17.8h, v17.8b, #0x0
-	WORD $0x9100058c // add x12, x12, #0x1
-	WORD $0x4e211ce5 // and v5.16b, v7.16b, v1.16b
-	WORD $0x4e211dc8 // and v8.16b, v14.16b, v1.16b
-	WORD $0x6f0c04e7 // ushr v7.16b, v7.16b, #0x4
+	WORD $0x3dc0322f // ldr q15, [x17, #0xc0]
+	WORD $0x4e211d25 // and v5.16b, v9.16b, v1.16b
+	WORD $0x4e211dc7 // and v7.16b, v14.16b, v1.16b
+	WORD $0x6f0c0529 // ushr v9.16b, v9.16b, #0x4
+	WORD $0x4e211de8 // and v8.16b, v15.16b, v1.16b
 	WORD $0x6f0c05ce // ushr v14.16b, v14.16b, #0x4
-	WORD $0xf100119f // cmp x12, #0x4
-	WORD $0x2f10a631 // ushll v17.4s, v17.4h, #0x0
+	WORD $0x6f0c0592 // ushr v18.16b, v12.16b, #0x4
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #0x4
 	WORD $0x4e050005 // tbl v5.16b, { v0.16b }, v5.16b
-	WORD $0x4e080009 // tbl v9.16b, { v0.16b }, v8.16b
-	WORD $0x4e211d88 // and v8.16b, v12.16b, v1.16b
-	WORD $0x4e070007 // tbl v7.16b, { v0.16b }, v7.16b
-	WORD $0x4e0e000e // tbl v14.16b, { v0.16b }, v14.16b
-	WORD $0x6f0c058c // ushr v12.16b, v12.16b, #0x4
-	WORD $0x4f355632 // shl v18.4s, v17.4s, #0x15
-	WORD $0x4f375633 // shl v19.4s, v17.4s, #0x17
-	WORD $0x6ea23631 // cmhi v17.4s, v17.4s, v2.4s
-	WORD $0x4e08000a // tbl v10.16b, { v0.16b }, v8.16b
-	WORD $0x4e211e08 // and v8.16b, v16.16b, v1.16b
-	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #0x4
-	WORD $0x4f8fe0a6 // sdot v6.4s, v5.16b, v15.4b[0]
-	WORD $0x4e0c000c // tbl v12.16b, { v0.16b }, v12.16b
-	WORD $0x4ea38652 // add v18.4s, v18.4s, v3.4s
-	WORD $0x4ea48673 // add v19.4s, v19.4s, v4.4s
+	WORD $0x4e07000b // tbl v11.16b, { v0.16b }, v7.16b
+	WORD $0x4e211d87 // and v7.16b, v12.16b, v1.16b
 	WORD $0x4e080008 // tbl v8.16b, { v0.16b }, v8.16b
-	WORD $0x4e100010 // tbl v16.16b, { v0.16b }, v16.16b
-	WORD $0x4fafe126 // sdot v6.4s, v9.16b, v15.4b[1]
-	WORD $0x4f8fe946 // sdot v6.4s, v10.16b, v15.4b[2]
-	WORD $0x4fafe906 // sdot v6.4s, v8.16b, v15.4b[3]
-	WORD $0x3cf86aef // ldr q15, [x23, x24]
-	WORD $0x4f8fe0ab // sdot v11.4s, v5.16b, v15.4b[0]
-	WORD $0x4f8de0e6 // sdot v6.4s, v7.16b, v13.4b[0]
-	WORD $0x4fafe12b // sdot v11.4s, v9.16b, v15.4b[1]
-	WORD $0x4fade1c6 // sdot v6.4s, v14.16b, v13.4b[1]
-	WORD $0x4f8fe94b // sdot v11.4s, v10.16b, v15.4b[2]
-	WORD $0x4f8de986 // sdot v6.4s, v12.16b, v13.4b[2]
-	WORD $0x4fafe90b // sdot v11.4s, v8.16b, v15.4b[3]
-	WORD $0x3ce96aef // ldr q15, [x23, x9]
-	WORD $0x4fadea06 // sdot v6.4s, v16.16b, v13.4b[3]
-	WORD $0x4eb11e2d // mov v13.16b, v17.16b
+	WORD $0x4e090009 // tbl v9.16b, { v0.16b }, v9.16b
+	WORD $0x4e0e000e // tbl v14.16b, { v0.16b }, v14.16b
+	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
+	WORD $0x4e0f000f // tbl v15.16b, { v0.16b }, v15.16b
+	WORD $0x4e07000a // tbl v10.16b, { v0.16b }, v7.16b
+	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
+	WORD $0x4f90e0a6 // sdot v6.4s, v5.16b, v16.4b[0]
+	WORD $0x4f94e0ac // sdot v12.4s, v5.16b, v20.4b[0]
+	WORD $0x4f91e0a7 // sdot v7.4s, v5.16b, v17.4b[0]
+	WORD $0x4fb0e166 // sdot v6.4s, v11.16b, v16.4b[1]
+	WORD $0x4fb4e16c // sdot v12.4s, v11.16b, v20.4b[1]
+	WORD $0x4fb1e167 // sdot v7.4s, v11.16b, v17.4b[1]
+	WORD $0x4f90e946 // sdot v6.4s, v10.16b, v16.4b[2]
+	WORD $0x4f94e94c // sdot v12.4s, v10.16b, v20.4b[2]
+	WORD $0x4f91e947 // sdot v7.4s, v10.16b, v17.4b[2]
+	WORD $0x4fb0e906 // sdot v6.4s, v8.16b, v16.4b[3]
+	WORD $0xbc6c79b0 // ldr s16, [x13, x12, lsl #2]
+	WORD $0x9100058c // add x12, x12, #0x1
+	WORD $0xf100119f // cmp x12, #0x4
+	WORD $0x2f08a610 // ushll v16.8h, v16.8b, #0x0
+	WORD $0x4fb4e90c // sdot v12.4s, v8.16b, v20.4b[3]
+	WORD $0x4fb1e907 // sdot v7.4s, v8.16b, v17.4b[3]
 	WORD $0x3cf869d1 // ldr q17, [x14, x24]
-	WORD $0x4f8fe0b4 // sdot v20.4s, v5.16b, v15.4b[0]
-	WORD $0x4f91e0eb // sdot v11.4s, v7.16b, v17.4b[0]
-	WORD $0x6e721e6d // bsl v13.16b, v19.16b, v18.16b
-	WORD $0xbd400152 // ldr s18, [x10]
-	WORD $0x3ceb69d3 // ldr q19, [x14, x11]
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x4fafe134 // sdot v20.4s, v9.16b, v15.4b[1]
-	WORD $0x4fb1e1cb // sdot v11.4s, v14.16b, v17.4b[1]
-	WORD $0x4f9291b2 // fmul v18.4s, v13.4s, v18.s[0]
-	WORD $0x4f8fe954 // sdot v20.4s, v10.16b, v15.4b[2]
-	WORD $0x4f91e98b // sdot v11.4s, v12.16b, v17.4b[2]
-	WORD $0x6e26de46 // fmul v6.4s, v18.4s, v6.4s
-	WORD $0x3dc00212 // ldr q18, [x16]
-	WORD $0x4fafe914 // sdot v20.4s, v8.16b, v15.4b[3]
-	WORD $0x3ceb6aef // ldr q15, [x23, x11]
-	WORD $0x4fb1ea0b // sdot v11.4s, v16.16b, v17.4b[3]
-	WORD $0x3ce969d1 // ldr q17, [x14, x9]
-	WORD $0x4e26d646 // fadd v6.4s, v18.4s, v6.4s
+	WORD $0x4f8de126 // sdot v6.4s, v9.16b, v13.4b[0]
+	WORD $0x2f10a613 // ushll v19.4s, v16.4h, #0x0
+	WORD $0x4e120010 // tbl v16.16b, { v0.16b }, v18.16b
+	WORD $0x4f91e127 // sdot v7.4s, v9.16b, v17.4b[0]
+	WORD $0x4fade1c6 // sdot v6.4s, v14.16b, v13.4b[1]
+	WORD $0x4f355672 // shl v18.4s, v19.4s, #0x15
+	WORD $0x4f375675 // shl v21.4s, v19.4s, #0x17
+	WORD $0x6ea23673 // cmhi v19.4s, v19.4s, v2.4s
+	WORD $0x4ea38652 // add v18.4s, v18.4s, v3.4s
+	WORD $0x4ea486b5 // add v21.4s, v21.4s, v4.4s
+	WORD $0x4fb1e1c7 // sdot v7.4s, v14.16b, v17.4b[1]
+	WORD $0x4f8dea06 // sdot v6.4s, v16.16b, v13.4b[2]
+	WORD $0x4f91ea07 // sdot v7.4s, v16.16b, v17.4b[2]
+	WORD $0x4fade9e6 // sdot v6.4s, v15.16b, v13.4b[3]
+	WORD $0x4eb31e6d // mov v13.16b, v19.16b
+	WORD $0xbd400153 // ldr s19, [x10]
+	WORD $0x6e721ead // bsl v13.16b, v21.16b, v18.16b
 	WORD $0x6f00e412 // movi v18.2d, #0000000000000000
-	WORD $0x4f91e0f4 // sdot v20.4s, v7.16b, v17.4b[0]
-	WORD $0x3d800206 // str q6, [x16]
-	WORD $0x4f8fe0b2 // sdot v18.4s, v5.16b, v15.4b[0]
-	WORD $0x4e21d966 // scvtf v6.4s, v11.4s
-	WORD $0xbc786945 // ldr s5, [x10, x24]
-	WORD $0x8b080210 // add x16, x16, x8
-	WORD $0x4fb1e1d4 // sdot v20.4s, v14.16b, v17.4b[1]
-	WORD $0x4f8591a5 // fmul v5.4s, v13.4s, v5.s[0]
-	WORD $0x4fafe132 // sdot v18.4s, v9.16b, v15.4b[1]
-	WORD $0x4f91e994 // sdot v20.4s, v12.16b, v17.4b[2]
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	WORD $0x3dc00206 // ldr q6, [x16]
-	WORD $0x4f8fe952 // sdot v18.4s, v10.16b, v15.4b[2]
-	WORD $0x4fb1ea14 // sdot v20.4s, v16.16b, v17.4b[3]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4fafe912 // sdot v18.4s, v8.16b, v15.4b[3]
-	WORD $0x4e21da86 // scvtf v6.4s, v20.4s
+	WORD $0x3ceb6af5 // ldr q21, [x23, x11]
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x4fb1e9e7 // sdot v7.4s, v15.16b, v17.4b[3]
+	WORD $0x4f9391b3 // fmul v19.4s, v13.4s, v19.s[0]
+	WORD $0x4f95e0b2 // sdot v18.4s, v5.16b, v21.4b[0]
+	WORD $0x3dc00205 // ldr q5, [x16]
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4e33ccc5 // fmla v5.4s, v6.4s, v19.4s
+	WORD $0x3ce969c6 // ldr q6, [x14, x9]
+	WORD $0x4fb5e172 // sdot v18.4s, v11.16b, v21.4b[1]
+	WORD $0x3ceb69cb // ldr q11, [x14, x11]
+	WORD $0x4f86e12c // sdot v12.4s, v9.16b, v6.4b[0]
 	WORD $0x3d800205 // str q5, [x16]
+	WORD $0x4f95e952 // sdot v18.4s, v10.16b, v21.4b[2]
+	WORD $0x8b080210 // add x16, x16, x8
+	WORD $0xbc786945 // ldr s5, [x10, x24]
+	WORD $0x4fa6e1cc // sdot v12.4s, v14.16b, v6.4b[1]
+	WORD $0x4f8591a5 // fmul v5.4s, v13.4s, v5.s[0]
+	WORD $0x4fb5e912 // sdot v18.4s, v8.16b, v21.4b[3]
+	WORD $0x3dc00208 // ldr q8, [x16]
+	WORD $0x4f86ea0c // sdot v12.4s, v16.16b, v6.4b[2]
+	WORD $0x4e25cce8 // fmla v8.4s, v7.4s, v5.4s
+	WORD $0x4f8be132 // sdot v18.4s, v9.16b, v11.4b[0]
+	WORD $0x4fa6e9ec // sdot v12.4s, v15.16b, v6.4b[3]
+	WORD $0x3d800208 // str q8, [x16]
 	WORD $0x8b080210 // add x16, x16, x8
 	WORD $0xbd4001e5 // ldr s5, [x15]
-	WORD $0x4f93e0f2 // sdot v18.4s, v7.16b, v19.4b[0]
+	WORD $0x4fabe1d2 // sdot v18.4s, v14.16b, v11.4b[1]
+	WORD $0x3dc00207 // ldr q7, [x16]
 	WORD $0x4f8591a5 // fmul v5.4s, v13.4s, v5.s[0]
-	WORD $0x4fb3e1d2 // sdot v18.4s, v14.16b, v19.4b[1]
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	WORD $0x3dc00206 // ldr q6, [x16]
-	WORD $0x4f93e992 // sdot v18.4s, v12.16b, v19.4b[2]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4fb3ea12 // sdot v18.4s, v16.16b, v19.4b[3]
-	WORD $0x3d800205 // str q5, [x16]
+	WORD $0x4e21d986 // scvtf v6.4s, v12.4s
+	WORD $0x4f8bea12 // sdot v18.4s, v16.16b, v11.4b[2]
+	WORD $0x4e25ccc7 // fmla v7.4s, v6.4s, v5.4s
+	WORD $0x4fabe9f2 // sdot v18.4s, v15.16b, v11.4b[3]
+	WORD $0x3d800207 // str q7, [x16]
 	WORD $0xbc7869e5 // ldr s5, [x15, x24]
+	WORD $0x3ce86a07 // ldr q7, [x16, x8]
 	WORD $0x4e21da46 // scvtf v6.4s, v18.4s
 	WORD $0x4f8591a5 // fmul v5.4s, v13.4s, v5.s[0]
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	WORD $0x3ce86a06 // ldr q6, [x16, x8]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x3ca86a05 // str q5, [x16, x8]
-	WORD $0x54fff281 // b.ne l1
+	WORD $0x4e25ccc7 // fmla v7.4s, v6.4s, v5.4s
+	WORD $0x3ca86a07 // str q7, [x16, x8]
+	WORD $0x54fff301 // b.ne l1
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x9100114a // add x10, x10, #0x4
 	WORD $0x910442d6 // add x22, x22, #0x110
-	WORD $0x54fff14c // b.gt l0
+	WORD $0x54fff1cc // b.gt l0
 
 l2:
 	RET
@@ -520,7 +510,7 @@ TEXT ·tiledIQ4_XSx1NEON(SB), NOSPLIT, $0-48
 	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x5400098b // b.lt l3
+	WORD $0x5400096b // b.lt l3
 	WORD $0xd2931028 // mov x8, #0x9881
 	WORD $0xd281a029 // mov x9, #0xd01
 	WORD $0xf2b7f5a8 // movk x8, #0xbfad, lsl #16
@@ -586,22 +576,21 @@ l2:
 	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
 	WORD $0x4ea29ca2 // mul v2.4s, v5.4s, v2.4s
 	WORD $0x4f849063 // fmul v3.4s, v3.4s, v4.s[0]
+	WORD $0x3ced6a84 // ldr q4, [x20, x13]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
-	WORD $0x3ced6a83 // ldr q3, [x20, x13]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3cad6a82 // str q2, [x20, x13]
-	WORD $0x54fffa21 // b.ne l2
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0x3cad6a84 // str q4, [x20, x13]
+	WORD $0x54fffa41 // b.ne l2
 	WORD $0x11000529 // add w9, w9, #0x1
 	WORD $0x9100414a // add x10, x10, #0x10
 	WORD $0x9104016b // add x11, x11, #0x100
 	WORD $0x7100213f // cmp w9, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001108 // add x8, x8, #0x4
-	WORD $0x54fff921 // b.ne l1
+	WORD $0x54fff941 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x912282d6 // add x22, x22, #0x8a0
-	WORD $0x54fff86c // b.gt l0
+	WORD $0x54fff88c // b.gt l0
 
 l3:
 	RET
@@ -628,7 +617,7 @@ TEXT ·tiledIQ4_XSx4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b080129 // add x9, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x540011ab // b.lt l3
+	WORD $0x5400112b // b.lt l3
 	WORD $0xd2931029 // mov x9, #0x9881
 	WORD $0xd281a02a // mov x10, #0xd01
 	WORD $0xf2b7f5a9 // movk x9, #0xbfad, lsl #16
@@ -659,122 +648,118 @@ l1:
 l2:
 	WORD $0xd37cedf3 // lsl x19, x15, #4
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
-	WORD $0xad4032ea // ldp q10, q12, [x23]
+	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
+	WORD $0xad4036ea // ldp q10, q13, [x23]
 	WORD $0x3cf86aee // ldr q14, [x23, x24]
 	WORD $0x8b1301d5 // add x21, x14, x19
-	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
-	WORD $0xfc6f7ad0 // ldr d16, [x22, x15, lsl #3]
-	WORD $0x3dc002a5 // ldr q5, [x21]
-	WORD $0x3dc012a8 // ldr q8, [x21, #0x40]
+	WORD $0x3ce96aef // ldr q15, [x23, x9]
+	WORD $0x3cf86a10 // ldr q16, [x16, x24]
+	WORD $0x3dc002a4 // ldr q4, [x21]
+	WORD $0x3dc012a9 // ldr q9, [x21, #0x40]
 	WORD $0x3dc022ab // ldr q11, [x21, #0x80]
-	WORD $0x3dc032ad // ldr q13, [x21, #0xc0]
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0xbd400151 // ldr s17, [x10]
-	WORD $0x4e211ca2 // and v2.16b, v5.16b, v1.16b
-	WORD $0x4e211d04 // and v4.16b, v8.16b, v1.16b
-	WORD $0x6f0c04a5 // ushr v5.16b, v5.16b, #0x4
-	WORD $0x6f0c0508 // ushr v8.16b, v8.16b, #0x4
+	WORD $0x3dc032ac // ldr q12, [x21, #0xc0]
+	WORD $0xfc6f7ad1 // ldr d17, [x22, x15, lsl #3]
 	WORD $0x8b130293 // add x19, x20, x19
+	WORD $0x4e211c82 // and v2.16b, v4.16b, v1.16b
+	WORD $0x4e211d25 // and v5.16b, v9.16b, v1.16b
+	WORD $0x6f0c0484 // ushr v4.16b, v4.16b, #0x4
+	WORD $0x6f0c0529 // ushr v9.16b, v9.16b, #0x4
+	WORD $0x3ceb6af2 // ldr q18, [x23, x11]
+	WORD $0x0e217a31 // fcvtl v17.4s, v17.4h
 	WORD $0x4e020002 // tbl v2.16b, { v0.16b }, v2.16b
-	WORD $0x4e040007 // tbl v7.16b, { v0.16b }, v4.16b
-	WORD $0x4e211d64 // and v4.16b, v11.16b, v1.16b
-	WORD $0x4e050005 // tbl v5.16b, { v0.16b }, v5.16b
-	WORD $0x4e080008 // tbl v8.16b, { v0.16b }, v8.16b
-	WORD $0x4f919211 // fmul v17.4s, v16.4s, v17.s[0]
-	WORD $0x4e040006 // tbl v6.16b, { v0.16b }, v4.16b
-	WORD $0x4e211da4 // and v4.16b, v13.16b, v1.16b
-	WORD $0x4f8ae043 // sdot v3.4s, v2.16b, v10.4b[0]
-	WORD $0x4f8ee049 // sdot v9.4s, v2.16b, v14.4b[0]
+	WORD $0x4e050008 // tbl v8.16b, { v0.16b }, v5.16b
+	WORD $0x4e211d65 // and v5.16b, v11.16b, v1.16b
 	WORD $0x4e040004 // tbl v4.16b, { v0.16b }, v4.16b
-	WORD $0x4faae0e3 // sdot v3.4s, v7.16b, v10.4b[1]
-	WORD $0x4faee0e9 // sdot v9.4s, v7.16b, v14.4b[1]
-	WORD $0x4f8ae8c3 // sdot v3.4s, v6.16b, v10.4b[2]
-	WORD $0x4f8ee8c9 // sdot v9.4s, v6.16b, v14.4b[2]
-	WORD $0x4faae883 // sdot v3.4s, v4.16b, v10.4b[3]
-	WORD $0x6f0c056a // ushr v10.16b, v11.16b, #0x4
-	WORD $0x6f0c05ab // ushr v11.16b, v13.16b, #0x4
-	WORD $0xbc6f79ad // ldr s13, [x13, x15, lsl #2]
-	WORD $0x4faee889 // sdot v9.4s, v4.16b, v14.4b[3]
-	WORD $0x3ce96aee // ldr q14, [x23, x9]
-	WORD $0x910005ef // add x15, x15, #0x1
-	WORD $0x4e0a000a // tbl v10.16b, { v0.16b }, v10.16b
+	WORD $0x4e090009 // tbl v9.16b, { v0.16b }, v9.16b
+	WORD $0x6f0c056b // ushr v11.16b, v11.16b, #0x4
+	WORD $0x4e050007 // tbl v7.16b, { v0.16b }, v5.16b
+	WORD $0x4e211d85 // and v5.16b, v12.16b, v1.16b
+	WORD $0x6f0c058c // ushr v12.16b, v12.16b, #0x4
+	WORD $0x4f8ae043 // sdot v3.4s, v2.16b, v10.4b[0]
+	WORD $0x4f8ee046 // sdot v6.4s, v2.16b, v14.4b[0]
 	WORD $0x4e0b000b // tbl v11.16b, { v0.16b }, v11.16b
-	WORD $0x0f08a5ad // sshll v13.8h, v13.8b, #0x0
-	WORD $0x4f8ce0a3 // sdot v3.4s, v5.16b, v12.4b[0]
-	WORD $0x4f8ee04f // sdot v15.4s, v2.16b, v14.4b[0]
+	WORD $0x4e050005 // tbl v5.16b, { v0.16b }, v5.16b
+	WORD $0x4e0c000c // tbl v12.16b, { v0.16b }, v12.16b
+	WORD $0x4faae103 // sdot v3.4s, v8.16b, v10.4b[1]
+	WORD $0x4faee106 // sdot v6.4s, v8.16b, v14.4b[1]
+	WORD $0x4f8ae8e3 // sdot v3.4s, v7.16b, v10.4b[2]
+	WORD $0x4f8ee8e6 // sdot v6.4s, v7.16b, v14.4b[2]
+	WORD $0x4faae8a3 // sdot v3.4s, v5.16b, v10.4b[3]
+	WORD $0x6f00e40a // movi v10.2d, #0000000000000000
+	WORD $0x4faee8a6 // sdot v6.4s, v5.16b, v14.4b[3]
+	WORD $0xbc6f79ae // ldr s14, [x13, x15, lsl #2]
+	WORD $0x910005ef // add x15, x15, #0x1
 	WORD $0xf10011ff // cmp x15, #0x4
-	WORD $0x0f10a5ad // sshll v13.4s, v13.4h, #0x0
-	WORD $0x4face103 // sdot v3.4s, v8.16b, v12.4b[1]
-	WORD $0x4faee0ef // sdot v15.4s, v7.16b, v14.4b[1]
-	WORD $0x4f8ce943 // sdot v3.4s, v10.16b, v12.4b[2]
-	WORD $0x4f8ee8cf // sdot v15.4s, v6.16b, v14.4b[2]
-	WORD $0x4face963 // sdot v3.4s, v11.16b, v12.4b[3]
-	WORD $0x3cf86a0c // ldr q12, [x16, x24]
-	WORD $0x4faee88f // sdot v15.4s, v4.16b, v14.4b[3]
-	WORD $0x3dc0026e // ldr q14, [x19]
-	WORD $0x4f8ce0a9 // sdot v9.4s, v5.16b, v12.4b[0]
-	WORD $0x4ead9c63 // mul v3.4s, v3.4s, v13.4s
-	WORD $0x4face109 // sdot v9.4s, v8.16b, v12.4b[1]
+	WORD $0x0f08a5ce // sshll v14.8h, v14.8b, #0x0
+	WORD $0x4f8de083 // sdot v3.4s, v4.16b, v13.4b[0]
+	WORD $0x4f8fe04a // sdot v10.4s, v2.16b, v15.4b[0]
+	WORD $0x4f90e086 // sdot v6.4s, v4.16b, v16.4b[0]
+	WORD $0x0f10a5ce // sshll v14.4s, v14.4h, #0x0
+	WORD $0x4fade123 // sdot v3.4s, v9.16b, v13.4b[1]
+	WORD $0x4fafe10a // sdot v10.4s, v8.16b, v15.4b[1]
+	WORD $0x4fb0e126 // sdot v6.4s, v9.16b, v16.4b[1]
+	WORD $0x4f8de963 // sdot v3.4s, v11.16b, v13.4b[2]
+	WORD $0x4f8fe8ea // sdot v10.4s, v7.16b, v15.4b[2]
+	WORD $0x4f90e966 // sdot v6.4s, v11.16b, v16.4b[2]
+	WORD $0x4fade983 // sdot v3.4s, v12.16b, v13.4b[3]
+	WORD $0x6f00e40d // movi v13.2d, #0000000000000000
+	WORD $0x4fafe8aa // sdot v10.4s, v5.16b, v15.4b[3]
+	WORD $0x3ce96a0f // ldr q15, [x16, x9]
+	WORD $0x4fb0e986 // sdot v6.4s, v12.16b, v16.4b[3]
+	WORD $0x4eae9c63 // mul v3.4s, v3.4s, v14.4s
+	WORD $0x4f92e04d // sdot v13.4s, v2.16b, v18.4b[0]
+	WORD $0xbd400142 // ldr s2, [x10]
+	WORD $0x4f8fe08a // sdot v10.4s, v4.16b, v15.4b[0]
+	WORD $0x4f829222 // fmul v2.4s, v17.4s, v2.s[0]
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4f8ce949 // sdot v9.4s, v10.16b, v12.4b[2]
-	WORD $0x6e23de23 // fmul v3.4s, v17.4s, v3.4s
-	WORD $0x6f00e411 // movi v17.2d, #0000000000000000
-	WORD $0x4face969 // sdot v9.4s, v11.16b, v12.4b[3]
-	WORD $0x3ceb6aec // ldr q12, [x23, x11]
-	WORD $0x4e23d5c3 // fadd v3.4s, v14.4s, v3.4s
-	WORD $0x3ce96a0e // ldr q14, [x16, x9]
-	WORD $0x4f8ce051 // sdot v17.4s, v2.16b, v12.4b[0]
-	WORD $0x4f8ee0af // sdot v15.4s, v5.16b, v14.4b[0]
-	WORD $0x4ead9d22 // mul v2.4s, v9.4s, v13.4s
-	WORD $0x3ceb6a09 // ldr q9, [x16, x11]
-	WORD $0x3d800263 // str q3, [x19]
-	WORD $0x4face0f1 // sdot v17.4s, v7.16b, v12.4b[1]
-	WORD $0x8b080273 // add x19, x19, x8
-	WORD $0xbc786943 // ldr s3, [x10, x24]
-	WORD $0x4faee10f // sdot v15.4s, v8.16b, v14.4b[1]
+	WORD $0x4fb2e10d // sdot v13.4s, v8.16b, v18.4b[1]
+	WORD $0x3dc00268 // ldr q8, [x19]
+	WORD $0x4fafe12a // sdot v10.4s, v9.16b, v15.4b[1]
+	WORD $0x4e22cc68 // fmla v8.4s, v3.4s, v2.4s
+	WORD $0x4f92e8ed // sdot v13.4s, v7.16b, v18.4b[2]
+	WORD $0x4eae9cc2 // mul v2.4s, v6.4s, v14.4s
+	WORD $0x3ceb6a03 // ldr q3, [x16, x11]
+	WORD $0x4f8fe96a // sdot v10.4s, v11.16b, v15.4b[2]
+	WORD $0x3d800268 // str q8, [x19]
+	WORD $0x4fb2e8ad // sdot v13.4s, v5.16b, v18.4b[3]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4f839203 // fmul v3.4s, v16.4s, v3.s[0]
-	WORD $0x4f8ce8d1 // sdot v17.4s, v6.16b, v12.4b[2]
-	WORD $0x4f8ee94f // sdot v15.4s, v10.16b, v14.4b[2]
-	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
-	WORD $0x3dc00263 // ldr q3, [x19]
-	WORD $0x4face891 // sdot v17.4s, v4.16b, v12.4b[3]
-	WORD $0x4faee96f // sdot v15.4s, v11.16b, v14.4b[3]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4f89e0b1 // sdot v17.4s, v5.16b, v9.4b[0]
-	WORD $0x4ead9de3 // mul v3.4s, v15.4s, v13.4s
-	WORD $0x3d800262 // str q2, [x19]
+	WORD $0xbc786945 // ldr s5, [x10, x24]
 	WORD $0x8b080273 // add x19, x19, x8
-	WORD $0xbd400222 // ldr s2, [x17]
-	WORD $0x4fa9e111 // sdot v17.4s, v8.16b, v9.4b[1]
-	WORD $0x4f829202 // fmul v2.4s, v16.4s, v2.s[0]
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4f89e951 // sdot v17.4s, v10.16b, v9.4b[2]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3dc00263 // ldr q3, [x19]
-	WORD $0x4fa9e971 // sdot v17.4s, v11.16b, v9.4b[3]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4ead9e23 // mul v3.4s, v17.4s, v13.4s
-	WORD $0x3d800262 // str q2, [x19]
-	WORD $0xbc786a22 // ldr s2, [x17, x24]
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4f829202 // fmul v2.4s, v16.4s, v2.s[0]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3ce86a63 // ldr q3, [x19, x8]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3ca86a62 // str q2, [x19, x8]
-	WORD $0x54fff2a1 // b.ne l2
+	WORD $0x4fafe98a // sdot v10.4s, v12.16b, v15.4b[3]
+	WORD $0x4f859225 // fmul v5.4s, v17.4s, v5.s[0]
+	WORD $0x4f83e08d // sdot v13.4s, v4.16b, v3.4b[0]
+	WORD $0x3dc00264 // ldr q4, [x19]
+	WORD $0x4e25cc44 // fmla v4.4s, v2.4s, v5.4s
+	WORD $0x4eae9d42 // mul v2.4s, v10.4s, v14.4s
+	WORD $0x4fa3e12d // sdot v13.4s, v9.16b, v3.4b[1]
+	WORD $0x3d800264 // str q4, [x19]
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x8b080273 // add x19, x19, x8
+	WORD $0xbd400224 // ldr s4, [x17]
+	WORD $0x4f83e96d // sdot v13.4s, v11.16b, v3.4b[2]
+	WORD $0x3dc00265 // ldr q5, [x19]
+	WORD $0x4f849224 // fmul v4.4s, v17.4s, v4.s[0]
+	WORD $0x4fa3e98d // sdot v13.4s, v12.16b, v3.4b[3]
+	WORD $0x4e24cc45 // fmla v5.4s, v2.4s, v4.4s
+	WORD $0x4eae9da2 // mul v2.4s, v13.4s, v14.4s
+	WORD $0x3d800265 // str q5, [x19]
+	WORD $0xbc786a23 // ldr s3, [x17, x24]
+	WORD $0x3ce86a64 // ldr q4, [x19, x8]
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x4f839223 // fmul v3.4s, v17.4s, v3.s[0]
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0x3ca86a64 // str q4, [x19, x8]
+	WORD $0x54fff321 // b.ne l2
 	WORD $0x1100058c // add w12, w12, #0x1
 	WORD $0x910041ad // add x13, x13, #0x10
 	WORD $0x910401ce // add x14, x14, #0x100
 	WORD $0x7100219f // cmp w12, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x9100114a // add x10, x10, #0x4
-	WORD $0x54fff141 // b.ne l1
+	WORD $0x54fff1c1 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x912282d6 // add x22, x22, #0x8a0
-	WORD $0x54fff08c // b.gt l0
+	WORD $0x54fff10c // b.gt l0
 
 l3:
 	RET

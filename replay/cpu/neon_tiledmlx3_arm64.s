@@ -25,7 +25,7 @@ TEXT ·mlx3x1NEON(SB), NOSPLIT, $0-56
 	WORD $0x531b690d // lsl w13, w8, #5
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x54000b0d // b.le l7
+	WORD $0x54000aed // b.le l7
 	WORD $0x4f00e460 // movi v0.16b, #0x3
 	WORD $0x4f00e481 // movi v1.16b, #0x4
 	WORD $0x93407dad // sxtw x13, w13
@@ -38,7 +38,7 @@ TEXT ·mlx3x1NEON(SB), NOSPLIT, $0-56
 l0:
 	WORD $0xeb0d01ef // subs x15, x15, x13
 	WORD $0x8b0c01ce // add x14, x14, x12
-	WORD $0x540009ed // b.le l8
+	WORD $0x540009cd // b.le l8
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
@@ -57,7 +57,7 @@ l2:
 
 l3:
 	WORD $0xaa1f03f5 // mov x21, xzr
-	WORD $0x1400003c // b l6
+	WORD $0x1400003b // b l6
 
 l4:
 	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
@@ -115,18 +115,17 @@ l5:
 	WORD $0x4faae883 // sdot v3.4s, v4.16b, v10.4b[3]
 	WORD $0xbd400204 // ldr s4, [x16]
 	WORD $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
+	WORD $0x3cf86a84 // ldr q4, [x20, x24]
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cf86a83 // ldr q3, [x20, x24]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3cb86a82 // str q2, [x20, x24]
-	WORD $0x54fff7c0 // b.eq l2
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x3cb86a84 // str q4, [x20, x24]
+	WORD $0x54fff7e0 // b.eq l2
 
 l6:
 	WORD $0xfc7579c2 // ldr d2, [x14, x21, lsl #3]
-	WORD $0x34fff889 // cbz w9, l4
+	WORD $0x34fff8a9 // cbz w9, l4
 	WORD $0x2e613842 // shll v2.4s, v2.4h, #16
-	WORD $0x17ffffc3 // b l5
+	WORD $0x17ffffc4 // b l5
 
 l7:
 	WORD $0x93407d8c // sxtw x12, w12
@@ -145,7 +144,7 @@ l9:
 	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
 	WORD $0xad000620 // stp q0, q1, [x17]
-	WORD $0x3600058f // tbz w15, #0x0, l16
+	WORD $0x3600054f // tbz w15, #0x0, l16
 
 l10:
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
@@ -195,12 +194,10 @@ l15:
 	WORD $0x6e25dc46 // fmul v6.4s, v2.4s, v5.4s
 	WORD $0x6e25dc65 // fmul v5.4s, v3.4s, v5.4s
 	WORD $0x0e21d884 // scvtf v4.2s, v4.2s
-	WORD $0x4f8490c6 // fmul v6.4s, v6.4s, v4.s[0]
-	WORD $0x4f8490a4 // fmul v4.4s, v5.4s, v4.s[0]
-	WORD $0x4e26d400 // fadd v0.4s, v0.4s, v6.4s
-	WORD $0x4e24d421 // fadd v1.4s, v1.4s, v4.4s
-	WORD $0x54fffe81 // b.ne l15
-	WORD $0x17ffffe0 // b l11
+	WORD $0x4f8410c0 // fmla v0.4s, v6.4s, v4.s[0]
+	WORD $0x4f8410a1 // fmla v1.4s, v5.4s, v4.s[0]
+	WORD $0x54fffec1 // b.ne l15
+	WORD $0x17ffffe2 // b l11
 
 l16:
 	RET
@@ -239,7 +236,7 @@ TEXT ·mlx3x4NEON(SB), NOSPLIT, $0-56
 	WORD $0xd37ffb0d // lsl x13, x24, #1
 	WORD $0xad0101e0 // stp q0, q0, [x15, #0x20]
 	WORD $0x531b690f // lsl w15, w8, #5
-	WORD $0x5400128d // b.le l7
+	WORD $0x5400120d // b.le l7
 	WORD $0x4f00e460 // movi v0.16b, #0x3
 	WORD $0x4f00e481 // movi v1.16b, #0x4
 	WORD $0x93407def // sxtw x15, w15
@@ -253,7 +250,7 @@ TEXT ·mlx3x4NEON(SB), NOSPLIT, $0-56
 l0:
 	WORD $0xeb0f035a // subs x26, x26, x15
 	WORD $0x8b0e0273 // add x19, x19, x14
-	WORD $0x5400114d // b.le l8
+	WORD $0x540010cd // b.le l8
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
@@ -275,7 +272,7 @@ l3:
 	WORD $0xaa1f03e3 // mov x3, xzr
 	WORD $0x910042e4 // add x4, x23, #0x10
 	WORD $0x8b1800a5 // add x5, x5, x24
-	WORD $0x14000074 // b l6
+	WORD $0x14000070 // b l6
 
 l4:
 	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
@@ -284,7 +281,8 @@ l5:
 	WORD $0x8b031046 // add x6, x2, x3, lsl #4
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
 	WORD $0x3cf86af1 // ldr q17, [x23, x24]
-	WORD $0xad4036ea // ldp q10, q13, [x23]
+	WORD $0xad4036eb // ldp q11, q13, [x23]
+	WORD $0x3ced6af2 // ldr q18, [x23, x13]
 	WORD $0x3dc020c5 // ldr q5, [x6, #0x80]
 	WORD $0x3dc000c6 // ldr q6, [x6]
 	WORD $0x3dc010ce // ldr q14, [x6, #0x40]
@@ -294,113 +292,108 @@ l5:
 	WORD $0x4e201cc7 // and v7.16b, v6.16b, v0.16b
 	WORD $0x6f0c04c8 // ushr v8.16b, v6.16b, #0x4
 	WORD $0x4e2584a9 // add v9.16b, v5.16b, v5.16b
-	WORD $0x6f0c05cb // ushr v11.16b, v14.16b, #0x4
-	WORD $0x6f0f04ac // ushr v12.16b, v5.16b, #0x1
-	WORD $0x6f0e04af // ushr v15.16b, v5.16b, #0x2
-	WORD $0x6f0d04b0 // ushr v16.16b, v5.16b, #0x3
+	WORD $0x6f0c05cc // ushr v12.16b, v14.16b, #0x4
+	WORD $0x6f0f04af // ushr v15.16b, v5.16b, #0x1
+	WORD $0x6f0e04b0 // ushr v16.16b, v5.16b, #0x2
 	WORD $0xf100107f // cmp x3, #0x4
 	WORD $0x4e211c63 // and v3.16b, v3.16b, v1.16b
-	WORD $0x4e211def // and v15.16b, v15.16b, v1.16b
 	WORD $0x4ea71c63 // orr v3.16b, v3.16b, v7.16b
 	WORD $0x4e201d07 // and v7.16b, v8.16b, v0.16b
 	WORD $0x4e211d28 // and v8.16b, v9.16b, v1.16b
 	WORD $0x4e211ca9 // and v9.16b, v5.16b, v1.16b
-	WORD $0x4f8ae064 // sdot v4.4s, v3.16b, v10.4b[0]
-	WORD $0x4ea71d07 // orr v7.16b, v8.16b, v7.16b
-	WORD $0x4e201dc8 // and v8.16b, v14.16b, v0.16b
-	WORD $0x4ea81d28 // orr v8.16b, v9.16b, v8.16b
-	WORD $0x4e201d69 // and v9.16b, v11.16b, v0.16b
-	WORD $0x4e211d8b // and v11.16b, v12.16b, v1.16b
-	WORD $0x4faae0e4 // sdot v4.4s, v7.16b, v10.4b[1]
-	WORD $0x6f0e04cc // ushr v12.16b, v6.16b, #0x2
-	WORD $0x4ea91d69 // orr v9.16b, v11.16b, v9.16b
-	WORD $0x6f00e40b // movi v11.2d, #0000000000000000
-	WORD $0x4e201d8c // and v12.16b, v12.16b, v0.16b
-	WORD $0x4f8ae904 // sdot v4.4s, v8.16b, v10.4b[2]
-	WORD $0x4eac1dec // orr v12.16b, v15.16b, v12.16b
-	WORD $0x4f91e06b // sdot v11.4s, v3.16b, v17.4b[0]
-	WORD $0x6f0e05cf // ushr v15.16b, v14.16b, #0x2
-	WORD $0x4faae924 // sdot v4.4s, v9.16b, v10.4b[3]
-	WORD $0x4e211e0a // and v10.16b, v16.16b, v1.16b
-	WORD $0x6f0c04b0 // ushr v16.16b, v5.16b, #0x4
-	WORD $0x6f0b04a5 // ushr v5.16b, v5.16b, #0x5
-	WORD $0x4fb1e0eb // sdot v11.4s, v7.16b, v17.4b[1]
-	WORD $0x6f0a14ca // usra v10.16b, v6.16b, #0x6
-	WORD $0x4e201de6 // and v6.16b, v15.16b, v0.16b
+	WORD $0x4f8be064 // sdot v4.4s, v3.16b, v11.4b[0]
+	WORD $0x4ea71d08 // orr v8.16b, v8.16b, v7.16b
+	WORD $0x4e201dc7 // and v7.16b, v14.16b, v0.16b
+	WORD $0x4ea71d2a // orr v10.16b, v9.16b, v7.16b
+	WORD $0x4e201d89 // and v9.16b, v12.16b, v0.16b
+	WORD $0x4e211dec // and v12.16b, v15.16b, v1.16b
+	WORD $0x4fabe104 // sdot v4.4s, v8.16b, v11.4b[1]
+	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
+	WORD $0x6f0e04cf // ushr v15.16b, v6.16b, #0x2
+	WORD $0x4ea91d89 // orr v9.16b, v12.16b, v9.16b
+	WORD $0x4e201dec // and v12.16b, v15.16b, v0.16b
 	WORD $0x4e211e0f // and v15.16b, v16.16b, v1.16b
+	WORD $0x6f0d04b0 // ushr v16.16b, v5.16b, #0x3
+	WORD $0x4f8be944 // sdot v4.4s, v10.16b, v11.4b[2]
+	WORD $0x4f91e067 // sdot v7.4s, v3.16b, v17.4b[0]
+	WORD $0x4eac1dec // orr v12.16b, v15.16b, v12.16b
+	WORD $0x6f0e05cf // ushr v15.16b, v14.16b, #0x2
+	WORD $0x4fabe924 // sdot v4.4s, v9.16b, v11.4b[3]
+	WORD $0x4e211e0b // and v11.16b, v16.16b, v1.16b
+	WORD $0x4fb1e107 // sdot v7.4s, v8.16b, v17.4b[1]
+	WORD $0x6f0c04b0 // ushr v16.16b, v5.16b, #0x4
+	WORD $0x4e201def // and v15.16b, v15.16b, v0.16b
+	WORD $0x6f0b04a5 // ushr v5.16b, v5.16b, #0x5
+	WORD $0x6f0a14cb // usra v11.16b, v6.16b, #0x6
+	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
 	WORD $0x4f8de184 // sdot v4.4s, v12.16b, v13.4b[0]
+	WORD $0x4e211e10 // and v16.16b, v16.16b, v1.16b
+	WORD $0x4f91e947 // sdot v7.4s, v10.16b, v17.4b[2]
 	WORD $0x4e211ca5 // and v5.16b, v5.16b, v1.16b
-	WORD $0xbd400010 // ldr s16, [x0]
-	WORD $0x4ea61de6 // orr v6.16b, v15.16b, v6.16b
-	WORD $0x4f91e90b // sdot v11.4s, v8.16b, v17.4b[2]
-	WORD $0x3ced6aef // ldr q15, [x23, x13]
+	WORD $0x4eaf1e0f // orr v15.16b, v16.16b, v15.16b
+	WORD $0x4f92e066 // sdot v6.4s, v3.16b, v18.4b[0]
+	WORD $0x3cf86890 // ldr q16, [x4, x24]
+	WORD $0x4fade164 // sdot v4.4s, v11.16b, v13.4b[1]
+	WORD $0x4fb1e927 // sdot v7.4s, v9.16b, v17.4b[3]
 	WORD $0x6f0a15c5 // usra v5.16b, v14.16b, #0x6
-	WORD $0x6f00e40e // movi v14.2d, #0000000000000000
-	WORD $0x4f909050 // fmul v16.4s, v2.4s, v16.s[0]
-	WORD $0x4fade144 // sdot v4.4s, v10.16b, v13.4b[1]
-	WORD $0x4fb1e92b // sdot v11.4s, v9.16b, v17.4b[3]
-	WORD $0x3cf16891 // ldr q17, [x4, x17]
-	WORD $0x4f8fe06e // sdot v14.4s, v3.16b, v15.4b[0]
-	WORD $0x4f8de8c4 // sdot v4.4s, v6.16b, v13.4b[2]
-	WORD $0x4fafe0ee // sdot v14.4s, v7.16b, v15.4b[1]
+	WORD $0xbd40000e // ldr s14, [x0]
+	WORD $0x3cf16af1 // ldr q17, [x23, x17]
+	WORD $0x4fb2e106 // sdot v6.4s, v8.16b, v18.4b[1]
+	WORD $0x4f8e904e // fmul v14.4s, v2.4s, v14.s[0]
+	WORD $0x4f8de9e4 // sdot v4.4s, v15.16b, v13.4b[2]
+	WORD $0x4f90e187 // sdot v7.4s, v12.16b, v16.4b[0]
+	WORD $0x4f92e946 // sdot v6.4s, v10.16b, v18.4b[2]
 	WORD $0x4fade8a4 // sdot v4.4s, v5.16b, v13.4b[3]
-	WORD $0x3cf8688d // ldr q13, [x4, x24]
-	WORD $0x4f8de18b // sdot v11.4s, v12.16b, v13.4b[0]
-	WORD $0x4f8fe90e // sdot v14.4s, v8.16b, v15.4b[2]
+	WORD $0x6f00e40d // movi v13.2d, #0000000000000000
+	WORD $0x4fb0e167 // sdot v7.4s, v11.16b, v16.4b[1]
+	WORD $0x4fb2e926 // sdot v6.4s, v9.16b, v18.4b[3]
 	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x4fade14b // sdot v11.4s, v10.16b, v13.4b[1]
-	WORD $0x4fafe92e // sdot v14.4s, v9.16b, v15.4b[3]
-	WORD $0x3cf16aef // ldr q15, [x23, x17]
-	WORD $0x6e24de04 // fmul v4.4s, v16.4s, v4.4s
-	WORD $0x3dc000d0 // ldr q16, [x6]
-	WORD $0x4f8de8cb // sdot v11.4s, v6.16b, v13.4b[2]
-	WORD $0x4e24d604 // fadd v4.4s, v16.4s, v4.4s
-	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
-	WORD $0x4fade8ab // sdot v11.4s, v5.16b, v13.4b[3]
-	WORD $0x3ced688d // ldr q13, [x4, x13]
-	WORD $0x3d8000c4 // str q4, [x6]
-	WORD $0x4f8fe070 // sdot v16.4s, v3.16b, v15.4b[0]
-	WORD $0x4f8de18e // sdot v14.4s, v12.16b, v13.4b[0]
-	WORD $0xbc786803 // ldr s3, [x0, x24]
-	WORD $0x8b1000c6 // add x6, x6, x16
-	WORD $0x4e21d964 // scvtf v4.4s, v11.4s
-	WORD $0x4f839043 // fmul v3.4s, v2.4s, v3.s[0]
-	WORD $0x4fafe0f0 // sdot v16.4s, v7.16b, v15.4b[1]
-	WORD $0x4fade14e // sdot v14.4s, v10.16b, v13.4b[1]
-	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
-	WORD $0x3dc000c4 // ldr q4, [x6]
-	WORD $0x4f8fe910 // sdot v16.4s, v8.16b, v15.4b[2]
-	WORD $0x4f8de8ce // sdot v14.4s, v6.16b, v13.4b[2]
-	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
-	WORD $0x4fafe930 // sdot v16.4s, v9.16b, v15.4b[3]
-	WORD $0x4fade8ae // sdot v14.4s, v5.16b, v13.4b[3]
+	WORD $0x4f91e06d // sdot v13.4s, v3.16b, v17.4b[0]
+	WORD $0x3dc000c3 // ldr q3, [x6]
+	WORD $0x4f90e9e7 // sdot v7.4s, v15.16b, v16.4b[2]
+	WORD $0x4e2ecc83 // fmla v3.4s, v4.4s, v14.4s
+	WORD $0x3ced6884 // ldr q4, [x4, x13]
+	WORD $0x4fb1e10d // sdot v13.4s, v8.16b, v17.4b[1]
+	WORD $0x4fb0e8a7 // sdot v7.4s, v5.16b, v16.4b[3]
+	WORD $0x3cf16888 // ldr q8, [x4, x17]
+	WORD $0x4f84e186 // sdot v6.4s, v12.16b, v4.4b[0]
 	WORD $0x3d8000c3 // str q3, [x6]
+	WORD $0x4f91e94d // sdot v13.4s, v10.16b, v17.4b[2]
+	WORD $0x8b1000c6 // add x6, x6, x16
+	WORD $0xbc786803 // ldr s3, [x0, x24]
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4fa4e166 // sdot v6.4s, v11.16b, v4.4b[1]
+	WORD $0x4f839043 // fmul v3.4s, v2.4s, v3.s[0]
+	WORD $0x4fb1e92d // sdot v13.4s, v9.16b, v17.4b[3]
+	WORD $0x3dc000c9 // ldr q9, [x6]
+	WORD $0x4f84e9e6 // sdot v6.4s, v15.16b, v4.4b[2]
+	WORD $0x4e23cce9 // fmla v9.4s, v7.4s, v3.4s
+	WORD $0x4f88e18d // sdot v13.4s, v12.16b, v8.4b[0]
+	WORD $0x4fa4e8a6 // sdot v6.4s, v5.16b, v4.4b[3]
+	WORD $0x3d8000c9 // str q9, [x6]
 	WORD $0x8b1000c6 // add x6, x6, x16
 	WORD $0xbd4000a3 // ldr s3, [x5]
-	WORD $0x4f91e190 // sdot v16.4s, v12.16b, v17.4b[0]
-	WORD $0x4e21d9c4 // scvtf v4.4s, v14.4s
+	WORD $0x4fa8e16d // sdot v13.4s, v11.16b, v8.4b[1]
 	WORD $0x4f839043 // fmul v3.4s, v2.4s, v3.s[0]
-	WORD $0x4fb1e150 // sdot v16.4s, v10.16b, v17.4b[1]
-	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
-	WORD $0x3dc000c4 // ldr q4, [x6]
-	WORD $0x4f91e8d0 // sdot v16.4s, v6.16b, v17.4b[2]
-	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
-	WORD $0x4fb1e8b0 // sdot v16.4s, v5.16b, v17.4b[3]
-	WORD $0x3d8000c3 // str q3, [x6]
+	WORD $0x4e21d8c4 // scvtf v4.4s, v6.4s
+	WORD $0x3dc000c6 // ldr q6, [x6]
+	WORD $0x4f88e9ed // sdot v13.4s, v15.16b, v8.4b[2]
+	WORD $0x4e23cc86 // fmla v6.4s, v4.4s, v3.4s
+	WORD $0x4fa8e8ad // sdot v13.4s, v5.16b, v8.4b[3]
+	WORD $0x3d8000c6 // str q6, [x6]
 	WORD $0xbc7868a3 // ldr s3, [x5, x24]
+	WORD $0x3cf068c4 // ldr q4, [x6, x16]
 	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
-	WORD $0x4e21da03 // scvtf v3.4s, v16.4s
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cf068c3 // ldr q3, [x6, x16]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3cb068c2 // str q2, [x6, x16]
-	WORD $0x54fff060 // b.eq l2
+	WORD $0x4e21d9a3 // scvtf v3.4s, v13.4s
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x3cb068c4 // str q4, [x6, x16]
+	WORD $0x54fff0e0 // b.eq l2
 
 l6:
 	WORD $0xfc637a62 // ldr d2, [x19, x3, lsl #3]
-	WORD $0x34fff189 // cbz w9, l4
+	WORD $0x34fff209 // cbz w9, l4
 	WORD $0x2e613842 // shll v2.4s, v2.4h, #16
-	WORD $0x17ffff8b // b l5
+	WORD $0x17ffff8f // b l5
 
 l7:
 	WORD $0x93407dce // sxtw x14, w14
@@ -444,7 +437,7 @@ l9:
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
 	WORD $0x3ca06a20 // str q0, [x17, x0]
 	WORD $0x3ca16a21 // str q1, [x17, x1]
-	WORD $0x36000b77 // tbz w23, #0x0, l17
+	WORD $0x36000a77 // tbz w23, #0x0, l17
 
 l10:
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
@@ -460,18 +453,18 @@ l10:
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
 	WORD $0xaa1903e0 // mov x0, x25
 	WORD $0xaa1603e1 // mov x1, x22
-	WORD $0xaa0c03e6 // mov x6, x12
+	WORD $0xaa0c03e5 // mov x5, x12
 	WORD $0xaa0b03e4 // mov x4, x11
 	WORD $0x14000008 // b l13
 
 l11:
-	WORD $0xaa0603e2 // mov x2, x6
+	WORD $0xaa0503e2 // mov x2, x5
 	WORD $0xaa0403e3 // mov x3, x4
 
 l12:
 	WORD $0xeb0f0000 // subs x0, x0, x15
 	WORD $0x8b0e0021 // add x1, x1, x14
-	WORD $0xaa0203e6 // mov x6, x2
+	WORD $0xaa0203e5 // mov x5, x2
 	WORD $0xaa0303e4 // mov x4, x3
 	WORD $0x54fff9ad // b.le l9
 
@@ -495,60 +488,52 @@ l14:
 	WORD $0x54fffd6b // b.lt l11
 
 l15:
-	WORD $0x2a1f03e5 // mov w5, wzr
-	WORD $0xaa0603e2 // mov x2, x6
+	WORD $0x2a1f03e6 // mov w6, wzr
+	WORD $0xaa0503e2 // mov x2, x5
 	WORD $0xaa0403e3 // mov x3, x4
 
 l16:
-	WORD $0x8b1800c7 // add x7, x6, x24
+	WORD $0x8b1800a7 // add x7, x5, x24
 	WORD $0x0ddfc84a // ld1r { v10.2s }, [x2], #4
 	WORD $0x4ddfc86b // ld1r { v11.4s }, [x3], #4
 	WORD $0x0d40c8ec // ld1r { v12.2s }, [x7]
-	WORD $0x8b0d00c7 // add x7, x6, x13
-	WORD $0x8b1500c6 // add x6, x6, x21
-	WORD $0xbc78688e // ldr s14, [x4, x24]
+	WORD $0x8b0d00a7 // add x7, x5, x13
+	WORD $0x8b1500a5 // add x5, x5, x21
+	WORD $0xbc78688f // ldr s15, [x4, x24]
 	WORD $0x0d40c8ed // ld1r { v13.2s }, [x7]
-	WORD $0x0d40c8cf // ld1r { v15.2s }, [x6]
+	WORD $0x0d40c8ae // ld1r { v14.2s }, [x5]
 	WORD $0x0e60294a // saddlp v10.2s, v10.4h
 	WORD $0x0e60298c // saddlp v12.2s, v12.4h
 	WORD $0xbc6d6890 // ldr s16, [x4, x13]
 	WORD $0xbc756891 // ldr s17, [x4, x21]
-	WORD $0x4f8e9112 // fmul v18.4s, v8.4s, v14.s[0]
-	WORD $0x4f8e912e // fmul v14.4s, v9.4s, v14.s[0]
-	WORD $0x6e2bdd13 // fmul v19.4s, v8.4s, v11.4s
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0x0e6029ef // saddlp v15.2s, v15.4h
+	WORD $0x6e2bdd12 // fmul v18.4s, v8.4s, v11.4s
 	WORD $0x6e2bdd2b // fmul v11.4s, v9.4s, v11.4s
+	WORD $0x4f8f9113 // fmul v19.4s, v8.4s, v15.s[0]
+	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
+	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
 	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
+	WORD $0x4f8f912f // fmul v15.4s, v9.4s, v15.s[0]
 	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
 	WORD $0x4f909114 // fmul v20.4s, v8.4s, v16.s[0]
 	WORD $0x4f909130 // fmul v16.4s, v9.4s, v16.s[0]
 	WORD $0x4f919115 // fmul v21.4s, v8.4s, v17.s[0]
 	WORD $0x4f919131 // fmul v17.4s, v9.4s, v17.s[0]
 	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x0e21d9ef // scvtf v15.2s, v15.2s
-	WORD $0x110004a5 // add w5, w5, #0x1
-	WORD $0x6b0800bf // cmp w5, w8
+	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
+	WORD $0x110004c6 // add w6, w6, #0x1
+	WORD $0x4f8a1247 // fmla v7.4s, v18.4s, v10.s[0]
+	WORD $0x4f8a1166 // fmla v6.4s, v11.4s, v10.s[0]
+	WORD $0x6b0800df // cmp w6, w8
+	WORD $0x4f8c1264 // fmla v4.4s, v19.4s, v12.s[0]
+	WORD $0x4f8c11e5 // fmla v5.4s, v15.4s, v12.s[0]
 	WORD $0xaa0303e4 // mov x4, x3
-	WORD $0xaa0203e6 // mov x6, x2
-	WORD $0x4f8a9273 // fmul v19.4s, v19.4s, v10.s[0]
-	WORD $0x4f8a916a // fmul v10.4s, v11.4s, v10.s[0]
-	WORD $0x4f8c924b // fmul v11.4s, v18.4s, v12.s[0]
-	WORD $0x4f8c91cc // fmul v12.4s, v14.4s, v12.s[0]
-	WORD $0x4f8d928e // fmul v14.4s, v20.4s, v13.s[0]
-	WORD $0x4f8d920d // fmul v13.4s, v16.4s, v13.s[0]
-	WORD $0x4f8f92b0 // fmul v16.4s, v21.4s, v15.s[0]
-	WORD $0x4f8f922f // fmul v15.4s, v17.4s, v15.s[0]
-	WORD $0x4e33d4e7 // fadd v7.4s, v7.4s, v19.4s
-	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
-	WORD $0x4e2bd484 // fadd v4.4s, v4.4s, v11.4s
-	WORD $0x4e2cd4a5 // fadd v5.4s, v5.4s, v12.4s
-	WORD $0x4e2ed442 // fadd v2.4s, v2.4s, v14.4s
-	WORD $0x4e2dd463 // fadd v3.4s, v3.4s, v13.4s
-	WORD $0x4e30d400 // fadd v0.4s, v0.4s, v16.4s
-	WORD $0x4e2fd421 // fadd v1.4s, v1.4s, v15.4s
-	WORD $0x54fffa21 // b.ne l16
-	WORD $0x17ffffb9 // b l12
+	WORD $0xaa0203e5 // mov x5, x2
+	WORD $0x4f8d1282 // fmla v2.4s, v20.4s, v13.s[0]
+	WORD $0x4f8d1203 // fmla v3.4s, v16.4s, v13.s[0]
+	WORD $0x4f8e12a0 // fmla v0.4s, v21.4s, v14.s[0]
+	WORD $0x4f8e1221 // fmla v1.4s, v17.4s, v14.s[0]
+	WORD $0x54fffb21 // b.ne l16
+	WORD $0x17ffffc1 // b l12
 
 l17:
 	RET

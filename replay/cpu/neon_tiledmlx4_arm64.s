@@ -24,7 +24,7 @@ TEXT ·mlx4x1NEON(SB), NOSPLIT, $0-56
 	WORD $0x531b690d // lsl w13, w8, #5
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x540007ed // b.le l7
+	WORD $0x540007cd // b.le l7
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x93407dad // sxtw x13, w13
 	WORD $0x93407d8c // sxtw x12, w12
@@ -36,7 +36,7 @@ TEXT ·mlx4x1NEON(SB), NOSPLIT, $0-56
 l0:
 	WORD $0xeb0d01ef // subs x15, x15, x13
 	WORD $0x8b0c01ce // add x14, x14, x12
-	WORD $0x540006ed // b.le l8
+	WORD $0x540006cd // b.le l8
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
@@ -55,7 +55,7 @@ l2:
 
 l3:
 	WORD $0xaa1f03f5 // mov x21, xzr
-	WORD $0x14000024 // b l6
+	WORD $0x14000023 // b l6
 
 l4:
 	WORD $0x0e217821 // fcvtl v1.4s, v1.4h
@@ -90,17 +90,16 @@ l5:
 	WORD $0xbd400202 // ldr s2, [x16]
 	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
 	WORD $0x4e21d862 // scvtf v2.4s, v3.4s
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3cf86a82 // ldr q2, [x20, x24]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3cb86a81 // str q1, [x20, x24]
-	WORD $0x54fffac0 // b.eq l2
+	WORD $0x3cf86a83 // ldr q3, [x20, x24]
+	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
+	WORD $0x3cb86a83 // str q3, [x20, x24]
+	WORD $0x54fffae0 // b.eq l2
 
 l6:
 	WORD $0xfc7579c1 // ldr d1, [x14, x21, lsl #3]
-	WORD $0x34fffb89 // cbz w9, l4
+	WORD $0x34fffba9 // cbz w9, l4
 	WORD $0x2e613821 // shll v1.4s, v1.4h, #16
-	WORD $0x17ffffdb // b l5
+	WORD $0x17ffffdc // b l5
 
 l7:
 	WORD $0x93407d8c // sxtw x12, w12
@@ -119,7 +118,7 @@ l9:
 	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
 	WORD $0xad000620 // stp q0, q1, [x17]
-	WORD $0x3600058f // tbz w15, #0x0, l16
+	WORD $0x3600054f // tbz w15, #0x0, l16
 
 l10:
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
@@ -169,12 +168,10 @@ l15:
 	WORD $0x6e25dc46 // fmul v6.4s, v2.4s, v5.4s
 	WORD $0x6e25dc65 // fmul v5.4s, v3.4s, v5.4s
 	WORD $0x0e21d884 // scvtf v4.2s, v4.2s
-	WORD $0x4f8490c6 // fmul v6.4s, v6.4s, v4.s[0]
-	WORD $0x4f8490a4 // fmul v4.4s, v5.4s, v4.s[0]
-	WORD $0x4e26d400 // fadd v0.4s, v0.4s, v6.4s
-	WORD $0x4e24d421 // fadd v1.4s, v1.4s, v4.4s
-	WORD $0x54fffe81 // b.ne l15
-	WORD $0x17ffffe0 // b l11
+	WORD $0x4f8410c0 // fmla v0.4s, v6.4s, v4.s[0]
+	WORD $0x4f8410a1 // fmla v1.4s, v5.4s, v4.s[0]
+	WORD $0x54fffec1 // b.ne l15
+	WORD $0x17ffffe2 // b l11
 
 l16:
 	RET
@@ -212,7 +209,7 @@ TEXT ·mlx4x4NEON(SB), NOSPLIT, $0-56
 	WORD $0x8b8c0d6c // add x12, x11, x12, asr #3
 	WORD $0xad0101e0 // stp q0, q0, [x15, #0x20]
 	WORD $0x531b690f // lsl w15, w8, #5
-	WORD $0x54000f6d // b.le l7
+	WORD $0x54000eed // b.le l7
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x93407def // sxtw x15, w15
 	WORD $0x93407dce // sxtw x14, w14
@@ -225,7 +222,7 @@ TEXT ·mlx4x4NEON(SB), NOSPLIT, $0-56
 l0:
 	WORD $0xeb0f035a // subs x26, x26, x15
 	WORD $0x8b0e0273 // add x19, x19, x14
-	WORD $0x54000e4d // b.le l8
+	WORD $0x54000dcd // b.le l8
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
@@ -247,7 +244,7 @@ l3:
 	WORD $0xaa1f03e3 // mov x3, xzr
 	WORD $0x910042e4 // add x4, x23, #0x10
 	WORD $0x8b1800a5 // add x5, x5, x24
-	WORD $0x1400005c // b l6
+	WORD $0x14000058 // b l6
 
 l4:
 	WORD $0x0e217821 // fcvtl v1.4s, v1.4h
@@ -255,100 +252,96 @@ l4:
 l5:
 	WORD $0x8b031046 // add x6, x2, x3, lsl #4
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
-	WORD $0xad4032e8 // ldp q8, q12, [x23]
+	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
+	WORD $0xad4032e7 // ldp q7, q12, [x23]
 	WORD $0x3cf86aee // ldr q14, [x23, x24]
-	WORD $0x3dc000c4 // ldr q4, [x6]
-	WORD $0x3dc010ca // ldr q10, [x6, #0x40]
+	WORD $0x3dc000c5 // ldr q5, [x6]
+	WORD $0x3dc010c9 // ldr q9, [x6, #0x40]
 	WORD $0x3dc020cb // ldr q11, [x6, #0x80]
 	WORD $0x3dc030cd // ldr q13, [x6, #0xc0]
-	WORD $0xbd40000f // ldr s15, [x0]
+	WORD $0x3ced6aef // ldr q15, [x23, x13]
 	WORD $0x8b031286 // add x6, x20, x3, lsl #4
-	WORD $0x4e201c82 // and v2.16b, v4.16b, v0.16b
-	WORD $0x4e201d47 // and v7.16b, v10.16b, v0.16b
-	WORD $0x4e201d66 // and v6.16b, v11.16b, v0.16b
-	WORD $0x4e201da5 // and v5.16b, v13.16b, v0.16b
-	WORD $0x6f0c0484 // ushr v4.16b, v4.16b, #0x4
-	WORD $0x4f8f902f // fmul v15.4s, v1.4s, v15.s[0]
-	WORD $0x3cf16890 // ldr q16, [x4, x17]
+	WORD $0x4e201ca2 // and v2.16b, v5.16b, v0.16b
+	WORD $0x4e201d2a // and v10.16b, v9.16b, v0.16b
+	WORD $0x4e201d68 // and v8.16b, v11.16b, v0.16b
+	WORD $0x4e201da6 // and v6.16b, v13.16b, v0.16b
+	WORD $0x6f0c04a5 // ushr v5.16b, v5.16b, #0x4
+	WORD $0x6f0c0529 // ushr v9.16b, v9.16b, #0x4
+	WORD $0x6f0c056b // ushr v11.16b, v11.16b, #0x4
+	WORD $0x6f0c05ad // ushr v13.16b, v13.16b, #0x4
+	WORD $0xbd400010 // ldr s16, [x0]
+	WORD $0x4f87e043 // sdot v3.4s, v2.16b, v7.4b[0]
+	WORD $0x4f8ee044 // sdot v4.4s, v2.16b, v14.4b[0]
+	WORD $0x3cf16af1 // ldr q17, [x23, x17]
+	WORD $0x4f909030 // fmul v16.4s, v1.4s, v16.s[0]
 	WORD $0x91000463 // add x3, x3, #0x1
-	WORD $0x4f88e043 // sdot v3.4s, v2.16b, v8.4b[0]
-	WORD $0x4f8ee049 // sdot v9.4s, v2.16b, v14.4b[0]
 	WORD $0xf100107f // cmp x3, #0x4
-	WORD $0x4fa8e0e3 // sdot v3.4s, v7.16b, v8.4b[1]
-	WORD $0x4faee0e9 // sdot v9.4s, v7.16b, v14.4b[1]
-	WORD $0x4f88e8c3 // sdot v3.4s, v6.16b, v8.4b[2]
-	WORD $0x4f8ee8c9 // sdot v9.4s, v6.16b, v14.4b[2]
-	WORD $0x4fa8e8a3 // sdot v3.4s, v5.16b, v8.4b[3]
-	WORD $0x6f0c0548 // ushr v8.16b, v10.16b, #0x4
-	WORD $0x6f0c056a // ushr v10.16b, v11.16b, #0x4
-	WORD $0x6f0c05ab // ushr v11.16b, v13.16b, #0x4
-	WORD $0x6f00e40d // movi v13.2d, #0000000000000000
-	WORD $0x4faee8a9 // sdot v9.4s, v5.16b, v14.4b[3]
-	WORD $0x3ced6aee // ldr q14, [x23, x13]
-	WORD $0x4f8ce083 // sdot v3.4s, v4.16b, v12.4b[0]
-	WORD $0x4f8ee04d // sdot v13.4s, v2.16b, v14.4b[0]
-	WORD $0x4face103 // sdot v3.4s, v8.16b, v12.4b[1]
-	WORD $0x4faee0ed // sdot v13.4s, v7.16b, v14.4b[1]
-	WORD $0x4f8ce943 // sdot v3.4s, v10.16b, v12.4b[2]
-	WORD $0x4f8ee8cd // sdot v13.4s, v6.16b, v14.4b[2]
-	WORD $0x4face963 // sdot v3.4s, v11.16b, v12.4b[3]
-	WORD $0x3cf8688c // ldr q12, [x4, x24]
-	WORD $0x4faee8ad // sdot v13.4s, v5.16b, v14.4b[3]
-	WORD $0x3cf16aee // ldr q14, [x23, x17]
-	WORD $0x4f8ce089 // sdot v9.4s, v4.16b, v12.4b[0]
+	WORD $0x4fa7e143 // sdot v3.4s, v10.16b, v7.4b[1]
+	WORD $0x4faee144 // sdot v4.4s, v10.16b, v14.4b[1]
+	WORD $0x4f87e903 // sdot v3.4s, v8.16b, v7.4b[2]
+	WORD $0x4f8ee904 // sdot v4.4s, v8.16b, v14.4b[2]
+	WORD $0x4fa7e8c3 // sdot v3.4s, v6.16b, v7.4b[3]
+	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
+	WORD $0x4faee8c4 // sdot v4.4s, v6.16b, v14.4b[3]
+	WORD $0x3cf8688e // ldr q14, [x4, x24]
+	WORD $0x4f8ce0a3 // sdot v3.4s, v5.16b, v12.4b[0]
+	WORD $0x4f8fe047 // sdot v7.4s, v2.16b, v15.4b[0]
+	WORD $0x4f8ee0a4 // sdot v4.4s, v5.16b, v14.4b[0]
+	WORD $0x4face123 // sdot v3.4s, v9.16b, v12.4b[1]
+	WORD $0x4fafe147 // sdot v7.4s, v10.16b, v15.4b[1]
+	WORD $0x4faee124 // sdot v4.4s, v9.16b, v14.4b[1]
+	WORD $0x4f8ce963 // sdot v3.4s, v11.16b, v12.4b[2]
+	WORD $0x4f8fe907 // sdot v7.4s, v8.16b, v15.4b[2]
+	WORD $0x4f8ee964 // sdot v4.4s, v11.16b, v14.4b[2]
+	WORD $0x4face9a3 // sdot v3.4s, v13.16b, v12.4b[3]
+	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
+	WORD $0x4fafe8c7 // sdot v7.4s, v6.16b, v15.4b[3]
+	WORD $0x4faee9a4 // sdot v4.4s, v13.16b, v14.4b[3]
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4face109 // sdot v9.4s, v8.16b, v12.4b[1]
-	WORD $0x6e23dde3 // fmul v3.4s, v15.4s, v3.4s
-	WORD $0x3dc000cf // ldr q15, [x6]
-	WORD $0x4f8ce949 // sdot v9.4s, v10.16b, v12.4b[2]
-	WORD $0x4e23d5e3 // fadd v3.4s, v15.4s, v3.4s
-	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
-	WORD $0x4face969 // sdot v9.4s, v11.16b, v12.4b[3]
-	WORD $0x3ced688c // ldr q12, [x4, x13]
-	WORD $0x3d8000c3 // str q3, [x6]
-	WORD $0x4f8ee04f // sdot v15.4s, v2.16b, v14.4b[0]
-	WORD $0x4f8ce08d // sdot v13.4s, v4.16b, v12.4b[0]
-	WORD $0xbc786802 // ldr s2, [x0, x24]
-	WORD $0x8b1000c6 // add x6, x6, x16
-	WORD $0x4e21d923 // scvtf v3.4s, v9.4s
-	WORD $0x4f829022 // fmul v2.4s, v1.4s, v2.s[0]
-	WORD $0x4faee0ef // sdot v15.4s, v7.16b, v14.4b[1]
-	WORD $0x4face10d // sdot v13.4s, v8.16b, v12.4b[1]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3dc000c3 // ldr q3, [x6]
-	WORD $0x4f8ee8cf // sdot v15.4s, v6.16b, v14.4b[2]
-	WORD $0x4f8ce94d // sdot v13.4s, v10.16b, v12.4b[2]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4faee8af // sdot v15.4s, v5.16b, v14.4b[3]
-	WORD $0x4face96d // sdot v13.4s, v11.16b, v12.4b[3]
+	WORD $0x4f91e04c // sdot v12.4s, v2.16b, v17.4b[0]
+	WORD $0x3dc000c2 // ldr q2, [x6]
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4e30cc62 // fmla v2.4s, v3.4s, v16.4s
+	WORD $0x3ced6883 // ldr q3, [x4, x13]
+	WORD $0x4fb1e14c // sdot v12.4s, v10.16b, v17.4b[1]
+	WORD $0x3cf1688a // ldr q10, [x4, x17]
+	WORD $0x4f83e0a7 // sdot v7.4s, v5.16b, v3.4b[0]
 	WORD $0x3d8000c2 // str q2, [x6]
+	WORD $0x4f91e90c // sdot v12.4s, v8.16b, v17.4b[2]
+	WORD $0x8b1000c6 // add x6, x6, x16
+	WORD $0xbc786802 // ldr s2, [x0, x24]
+	WORD $0x4fa3e127 // sdot v7.4s, v9.16b, v3.4b[1]
+	WORD $0x4f829022 // fmul v2.4s, v1.4s, v2.s[0]
+	WORD $0x4fb1e8cc // sdot v12.4s, v6.16b, v17.4b[3]
+	WORD $0x3dc000c6 // ldr q6, [x6]
+	WORD $0x4f83e967 // sdot v7.4s, v11.16b, v3.4b[2]
+	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
+	WORD $0x4f8ae0ac // sdot v12.4s, v5.16b, v10.4b[0]
+	WORD $0x4fa3e9a7 // sdot v7.4s, v13.16b, v3.4b[3]
+	WORD $0x3d8000c6 // str q6, [x6]
 	WORD $0x8b1000c6 // add x6, x6, x16
 	WORD $0xbd4000a2 // ldr s2, [x5]
-	WORD $0x4f90e08f // sdot v15.4s, v4.16b, v16.4b[0]
-	WORD $0x4e21d9a3 // scvtf v3.4s, v13.4s
+	WORD $0x4faae12c // sdot v12.4s, v9.16b, v10.4b[1]
+	WORD $0x3dc000c4 // ldr q4, [x6]
 	WORD $0x4f829022 // fmul v2.4s, v1.4s, v2.s[0]
-	WORD $0x4fb0e10f // sdot v15.4s, v8.16b, v16.4b[1]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3dc000c3 // ldr q3, [x6]
-	WORD $0x4f90e94f // sdot v15.4s, v10.16b, v16.4b[2]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4fb0e96f // sdot v15.4s, v11.16b, v16.4b[3]
-	WORD $0x3d8000c2 // str q2, [x6]
+	WORD $0x4e21d8e3 // scvtf v3.4s, v7.4s
+	WORD $0x4f8ae96c // sdot v12.4s, v11.16b, v10.4b[2]
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x4faae9ac // sdot v12.4s, v13.16b, v10.4b[3]
+	WORD $0x3d8000c4 // str q4, [x6]
 	WORD $0xbc7868a2 // ldr s2, [x5, x24]
+	WORD $0x3cf068c3 // ldr q3, [x6, x16]
 	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
-	WORD $0x4e21d9e2 // scvtf v2.4s, v15.4s
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3cf068c2 // ldr q2, [x6, x16]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3cb068c1 // str q1, [x6, x16]
-	WORD $0x54fff360 // b.eq l2
+	WORD $0x4e21d982 // scvtf v2.4s, v12.4s
+	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
+	WORD $0x3cb068c3 // str q3, [x6, x16]
+	WORD $0x54fff3e0 // b.eq l2
 
 l6:
 	WORD $0xfc637a61 // ldr d1, [x19, x3, lsl #3]
-	WORD $0x34fff489 // cbz w9, l4
+	WORD $0x34fff509 // cbz w9, l4
 	WORD $0x2e613821 // shll v1.4s, v1.4h, #16
-	WORD $0x17ffffa3 // b l5
+	WORD $0x17ffffa7 // b l5
 
 l7:
 	WORD $0x93407dce // sxtw x14, w14
@@ -392,7 +385,7 @@ l9:
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
 	WORD $0x3ca06a20 // str q0, [x17, x0]
 	WORD $0x3ca16a21 // str q1, [x17, x1]
-	WORD $0x36000b77 // tbz w23, #0x0, l17
+	WORD $0x36000a77 // tbz w23, #0x0, l17
 
 l10:
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
@@ -408,18 +401,18 @@ l10:
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
 	WORD $0xaa1903e0 // mov x0, x25
 	WORD $0xaa1603e1 // mov x1, x22
-	WORD $0xaa0c03e6 // mov x6, x12
+	WORD $0xaa0c03e5 // mov x5, x12
 	WORD $0xaa0b03e4 // mov x4, x11
 	WORD $0x14000008 // b l13
 
 l11:
-	WORD $0xaa0603e2 // mov x2, x6
+	WORD $0xaa0503e2 // mov x2, x5
 	WORD $0xaa0403e3 // mov x3, x4
 
 l12:
 	WORD $0xeb0f0000 // subs x0, x0, x15
 	WORD $0x8b0e0021 // add x1, x1, x14
-	WORD $0xaa0203e6 // mov x6, x2
+	WORD $0xaa0203e5 // mov x5, x2
 	WORD $0xaa0303e4 // mov x4, x3
 	WORD $0x54fff9ad // b.le l9
 
@@ -443,60 +436,52 @@ l14:
 	WORD $0x54fffd6b // b.lt l11
 
 l15:
-	WORD $0x2a1f03e5 // mov w5, wzr
-	WORD $0xaa0603e2 // mov x2, x6
+	WORD $0x2a1f03e6 // mov w6, wzr
+	WORD $0xaa0503e2 // mov x2, x5
 	WORD $0xaa0403e3 // mov x3, x4
 
 l16:
-	WORD $0x8b1800c7 // add x7, x6, x24
+	WORD $0x8b1800a7 // add x7, x5, x24
 	WORD $0x0ddfc84a // ld1r { v10.2s }, [x2], #4
 	WORD $0x4ddfc86b // ld1r { v11.4s }, [x3], #4
 	WORD $0x0d40c8ec // ld1r { v12.2s }, [x7]
-	WORD $0x8b0d00c7 // add x7, x6, x13
-	WORD $0x8b1500c6 // add x6, x6, x21
-	WORD $0xbc78688e // ldr s14, [x4, x24]
+	WORD $0x8b0d00a7 // add x7, x5, x13
+	WORD $0x8b1500a5 // add x5, x5, x21
+	WORD $0xbc78688f // ldr s15, [x4, x24]
 	WORD $0x0d40c8ed // ld1r { v13.2s }, [x7]
-	WORD $0x0d40c8cf // ld1r { v15.2s }, [x6]
+	WORD $0x0d40c8ae // ld1r { v14.2s }, [x5]
 	WORD $0x0e60294a // saddlp v10.2s, v10.4h
 	WORD $0x0e60298c // saddlp v12.2s, v12.4h
 	WORD $0xbc6d6890 // ldr s16, [x4, x13]
 	WORD $0xbc756891 // ldr s17, [x4, x21]
-	WORD $0x4f8e9112 // fmul v18.4s, v8.4s, v14.s[0]
-	WORD $0x4f8e912e // fmul v14.4s, v9.4s, v14.s[0]
-	WORD $0x6e2bdd13 // fmul v19.4s, v8.4s, v11.4s
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0x0e6029ef // saddlp v15.2s, v15.4h
+	WORD $0x6e2bdd12 // fmul v18.4s, v8.4s, v11.4s
 	WORD $0x6e2bdd2b // fmul v11.4s, v9.4s, v11.4s
+	WORD $0x4f8f9113 // fmul v19.4s, v8.4s, v15.s[0]
+	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
+	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
 	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
+	WORD $0x4f8f912f // fmul v15.4s, v9.4s, v15.s[0]
 	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
 	WORD $0x4f909114 // fmul v20.4s, v8.4s, v16.s[0]
 	WORD $0x4f909130 // fmul v16.4s, v9.4s, v16.s[0]
 	WORD $0x4f919115 // fmul v21.4s, v8.4s, v17.s[0]
 	WORD $0x4f919131 // fmul v17.4s, v9.4s, v17.s[0]
 	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x0e21d9ef // scvtf v15.2s, v15.2s
-	WORD $0x110004a5 // add w5, w5, #0x1
-	WORD $0x6b0800bf // cmp w5, w8
+	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
+	WORD $0x110004c6 // add w6, w6, #0x1
+	WORD $0x4f8a1247 // fmla v7.4s, v18.4s, v10.s[0]
+	WORD $0x4f8a1166 // fmla v6.4s, v11.4s, v10.s[0]
+	WORD $0x6b0800df // cmp w6, w8
+	WORD $0x4f8c1264 // fmla v4.4s, v19.4s, v12.s[0]
+	WORD $0x4f8c11e5 // fmla v5.4s, v15.4s, v12.s[0]
 	WORD $0xaa0303e4 // mov x4, x3
-	WORD $0xaa0203e6 // mov x6, x2
-	WORD $0x4f8a9273 // fmul v19.4s, v19.4s, v10.s[0]
-	WORD $0x4f8a916a // fmul v10.4s, v11.4s, v10.s[0]
-	WORD $0x4f8c924b // fmul v11.4s, v18.4s, v12.s[0]
-	WORD $0x4f8c91cc // fmul v12.4s, v14.4s, v12.s[0]
-	WORD $0x4f8d928e // fmul v14.4s, v20.4s, v13.s[0]
-	WORD $0x4f8d920d // fmul v13.4s, v16.4s, v13.s[0]
-	WORD $0x4f8f92b0 // fmul v16.4s, v21.4s, v15.s[0]
-	WORD $0x4f8f922f // fmul v15.4s, v17.4s, v15.s[0]
-	WORD $0x4e33d4e7 // fadd v7.4s, v7.4s, v19.4s
-	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
-	WORD $0x4e2bd484 // fadd v4.4s, v4.4s, v11.4s
-	WORD $0x4e2cd4a5 // fadd v5.4s, v5.4s, v12.4s
-	WORD $0x4e2ed442 // fadd v2.4s, v2.4s, v14.4s
-	WORD $0x4e2dd463 // fadd v3.4s, v3.4s, v13.4s
-	WORD $0x4e30d400 // fadd v0.4s, v0.4s, v16.4s
-	WORD $0x4e2fd421 // fadd v1.4s, v1.4s, v15.4s
-	WORD $0x54fffa21 // b.ne l16
-	WORD $0x17ffffb9 // b l12
+	WORD $0xaa0203e5 // mov x5, x2
+	WORD $0x4f8d1282 // fmla v2.4s, v20.4s, v13.s[0]
+	WORD $0x4f8d1203 // fmla v3.4s, v16.4s, v13.s[0]
+	WORD $0x4f8e12a0 // fmla v0.4s, v21.4s, v14.s[0]
+	WORD $0x4f8e1221 // fmla v1.4s, v17.4s, v14.s[0]
+	WORD $0x54fffb21 // b.ne l16
+	WORD $0x17ffffc1 // b l12
 
 l17:
 	RET

@@ -25,7 +25,7 @@ TEXT ·mlx5x1NEON(SB), NOSPLIT, $0-56
 	WORD $0x531b690d // lsl w13, w8, #5
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x54000a8d // b.le l7
+	WORD $0x54000a6d // b.le l7
 	WORD $0x4f00e600 // movi v0.16b, #0x10
 	WORD $0x4f00e5e1 // movi v1.16b, #0xf
 	WORD $0x93407dad // sxtw x13, w13
@@ -38,7 +38,7 @@ TEXT ·mlx5x1NEON(SB), NOSPLIT, $0-56
 l0:
 	WORD $0xeb0d01ef // subs x15, x15, x13
 	WORD $0x8b0c01ce // add x14, x14, x12
-	WORD $0x5400096d // b.le l8
+	WORD $0x5400094d // b.le l8
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
@@ -57,7 +57,7 @@ l2:
 
 l3:
 	WORD $0xaa1f03f5 // mov x21, xzr
-	WORD $0x14000038 // b l6
+	WORD $0x14000037 // b l6
 
 l4:
 	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
@@ -111,18 +111,17 @@ l5:
 	WORD $0x4face883 // sdot v3.4s, v4.16b, v12.4b[3]
 	WORD $0xbd400204 // ldr s4, [x16]
 	WORD $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
+	WORD $0x3cf86a84 // ldr q4, [x20, x24]
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cf86a83 // ldr q3, [x20, x24]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3cb86a82 // str q2, [x20, x24]
-	WORD $0x54fff840 // b.eq l2
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x3cb86a84 // str q4, [x20, x24]
+	WORD $0x54fff860 // b.eq l2
 
 l6:
 	WORD $0xfc7579c2 // ldr d2, [x14, x21, lsl #3]
-	WORD $0x34fff909 // cbz w9, l4
+	WORD $0x34fff929 // cbz w9, l4
 	WORD $0x2e613842 // shll v2.4s, v2.4h, #16
-	WORD $0x17ffffc7 // b l5
+	WORD $0x17ffffc8 // b l5
 
 l7:
 	WORD $0x93407d8c // sxtw x12, w12
@@ -141,7 +140,7 @@ l9:
 	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
 	WORD $0xad000620 // stp q0, q1, [x17]
-	WORD $0x3600058f // tbz w15, #0x0, l16
+	WORD $0x3600054f // tbz w15, #0x0, l16
 
 l10:
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
@@ -191,12 +190,10 @@ l15:
 	WORD $0x6e25dc46 // fmul v6.4s, v2.4s, v5.4s
 	WORD $0x6e25dc65 // fmul v5.4s, v3.4s, v5.4s
 	WORD $0x0e21d884 // scvtf v4.2s, v4.2s
-	WORD $0x4f8490c6 // fmul v6.4s, v6.4s, v4.s[0]
-	WORD $0x4f8490a4 // fmul v4.4s, v5.4s, v4.s[0]
-	WORD $0x4e26d400 // fadd v0.4s, v0.4s, v6.4s
-	WORD $0x4e24d421 // fadd v1.4s, v1.4s, v4.4s
-	WORD $0x54fffe81 // b.ne l15
-	WORD $0x17ffffe0 // b l11
+	WORD $0x4f8410c0 // fmla v0.4s, v6.4s, v4.s[0]
+	WORD $0x4f8410a1 // fmla v1.4s, v5.4s, v4.s[0]
+	WORD $0x54fffec1 // b.ne l15
+	WORD $0x17ffffe2 // b l11
 
 l16:
 	RET
@@ -235,7 +232,7 @@ TEXT ·mlx5x4NEON(SB), NOSPLIT, $0-56
 	WORD $0xd37ffb0d // lsl x13, x24, #1
 	WORD $0xad0101e0 // stp q0, q0, [x15, #0x20]
 	WORD $0x531b690f // lsl w15, w8, #5
-	WORD $0x5400120d // b.le l7
+	WORD $0x5400118d // b.le l7
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
 	WORD $0x93407def // sxtw x15, w15
@@ -249,7 +246,7 @@ TEXT ·mlx5x4NEON(SB), NOSPLIT, $0-56
 l0:
 	WORD $0xeb0f035a // subs x26, x26, x15
 	WORD $0x8b0e0273 // add x19, x19, x14
-	WORD $0x540010cd // b.le l8
+	WORD $0x5400104d // b.le l8
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
@@ -271,128 +268,124 @@ l3:
 	WORD $0xaa1f03e3 // mov x3, xzr
 	WORD $0x910042e4 // add x4, x23, #0x10
 	WORD $0x8b1800a5 // add x5, x5, x24
-	WORD $0x14000070 // b l6
+	WORD $0x1400006c // b l6
 
 l4:
 	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
 
 l5:
 	WORD $0x8b031046 // add x6, x2, x3, lsl #4
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x6f00e40b // movi v11.2d, #0000000000000000
-	WORD $0xad4036ee // ldp q14, q13, [x23]
+	WORD $0xad403aed // ldp q13, q14, [x23]
+	WORD $0x3cf86af1 // ldr q17, [x23, x24]
 	WORD $0x3dc040c5 // ldr q5, [x6, #0x100]
-	WORD $0x3dc000ca // ldr q10, [x6]
+	WORD $0x3dc000cb // ldr q11, [x6]
 	WORD $0x3dc010cc // ldr q12, [x6, #0x40]
 	WORD $0x3dc020cf // ldr q15, [x6, #0x80]
 	WORD $0x3dc030d0 // ldr q16, [x6, #0xc0]
 	WORD $0x8b031286 // add x6, x20, x3, lsl #4
 	WORD $0x4f0c54a3 // shl v3.16b, v5.16b, #0x4
-	WORD $0x4e201d46 // and v6.16b, v10.16b, v0.16b
+	WORD $0x4e201d64 // and v4.16b, v11.16b, v0.16b
 	WORD $0x4f0b54a7 // shl v7.16b, v5.16b, #0x3
 	WORD $0x4f0a54a8 // shl v8.16b, v5.16b, #0x2
-	WORD $0x4e2584a9 // add v9.16b, v5.16b, v5.16b
-	WORD $0x6f0f04b1 // ushr v17.16b, v5.16b, #0x1
+	WORD $0x6f0f04b2 // ushr v18.16b, v5.16b, #0x1
 	WORD $0x91000463 // add x3, x3, #0x1
-	WORD $0x4e211c63 // and v3.16b, v3.16b, v1.16b
-	WORD $0x4e211ce7 // and v7.16b, v7.16b, v1.16b
 	WORD $0xf100107f // cmp x3, #0x4
-	WORD $0x4e211d08 // and v8.16b, v8.16b, v1.16b
-	WORD $0x4e211d29 // and v9.16b, v9.16b, v1.16b
-	WORD $0x4ea61c63 // orr v3.16b, v3.16b, v6.16b
+	WORD $0x4e211c66 // and v6.16b, v3.16b, v1.16b
+	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
+	WORD $0x4e211ce7 // and v7.16b, v7.16b, v1.16b
+	WORD $0x4ea41cc4 // orr v4.16b, v6.16b, v4.16b
 	WORD $0x4e201d86 // and v6.16b, v12.16b, v0.16b
-	WORD $0x4f8ee064 // sdot v4.4s, v3.16b, v14.4b[0]
-	WORD $0x4ea61ce7 // orr v7.16b, v7.16b, v6.16b
+	WORD $0x4f8de083 // sdot v3.4s, v4.16b, v13.4b[0]
+	WORD $0x4ea61ce9 // orr v9.16b, v7.16b, v6.16b
 	WORD $0x4e201de6 // and v6.16b, v15.16b, v0.16b
-	WORD $0x4ea61d08 // orr v8.16b, v8.16b, v6.16b
+	WORD $0x4e211d07 // and v7.16b, v8.16b, v1.16b
+	WORD $0x4e2584a8 // add v8.16b, v5.16b, v5.16b
+	WORD $0x4fade123 // sdot v3.4s, v9.16b, v13.4b[1]
+	WORD $0x4ea61cea // orr v10.16b, v7.16b, v6.16b
 	WORD $0x4e201e06 // and v6.16b, v16.16b, v0.16b
-	WORD $0x4faee0e4 // sdot v4.4s, v7.16b, v14.4b[1]
-	WORD $0x4ea61d29 // orr v9.16b, v9.16b, v6.16b
+	WORD $0x4e211d08 // and v8.16b, v8.16b, v1.16b
+	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
+	WORD $0x4f8de943 // sdot v3.4s, v10.16b, v13.4b[2]
+	WORD $0x4ea61d08 // orr v8.16b, v8.16b, v6.16b
 	WORD $0x4e211ca6 // and v6.16b, v5.16b, v1.16b
-	WORD $0x4f8ee904 // sdot v4.4s, v8.16b, v14.4b[2]
-	WORD $0x6f0c1546 // usra v6.16b, v10.16b, #0x4
-	WORD $0x4e211e2a // and v10.16b, v17.16b, v1.16b
-	WORD $0x6f0e04b1 // ushr v17.16b, v5.16b, #0x2
+	WORD $0x4f91e087 // sdot v7.4s, v4.16b, v17.4b[0]
+	WORD $0x6f0c1566 // usra v6.16b, v11.16b, #0x4
+	WORD $0x4e211e4b // and v11.16b, v18.16b, v1.16b
+	WORD $0x6f0e04b2 // ushr v18.16b, v5.16b, #0x2
+	WORD $0x4fade903 // sdot v3.4s, v8.16b, v13.4b[3]
+	WORD $0x6f00e40d // movi v13.2d, #0000000000000000
 	WORD $0x6f0d04a5 // ushr v5.16b, v5.16b, #0x3
-	WORD $0x4faee924 // sdot v4.4s, v9.16b, v14.4b[3]
-	WORD $0x3cf86aee // ldr q14, [x23, x24]
-	WORD $0x6f0c158a // usra v10.16b, v12.16b, #0x4
-	WORD $0x4e211e2c // and v12.16b, v17.16b, v1.16b
+	WORD $0x4fb1e127 // sdot v7.4s, v9.16b, v17.4b[1]
+	WORD $0x6f0c158b // usra v11.16b, v12.16b, #0x4
+	WORD $0x4e211e4c // and v12.16b, v18.16b, v1.16b
+	WORD $0x3ced6af2 // ldr q18, [x23, x13]
 	WORD $0x4e211ca5 // and v5.16b, v5.16b, v1.16b
-	WORD $0x3cf16891 // ldr q17, [x4, x17]
-	WORD $0x4f8ee06b // sdot v11.4s, v3.16b, v14.4b[0]
-	WORD $0x4f8de0c4 // sdot v4.4s, v6.16b, v13.4b[0]
+	WORD $0x4f8ee0c3 // sdot v3.4s, v6.16b, v14.4b[0]
+	WORD $0x4f92e08d // sdot v13.4s, v4.16b, v18.4b[0]
+	WORD $0x4f91e947 // sdot v7.4s, v10.16b, v17.4b[2]
 	WORD $0x6f0c15ec // usra v12.16b, v15.16b, #0x4
+	WORD $0x3cf8688f // ldr q15, [x4, x24]
 	WORD $0x6f0c1605 // usra v5.16b, v16.16b, #0x4
-	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
 	WORD $0xbd400010 // ldr s16, [x0]
-	WORD $0x4faee0eb // sdot v11.4s, v7.16b, v14.4b[1]
+	WORD $0x4faee163 // sdot v3.4s, v11.16b, v14.4b[1]
+	WORD $0x4fb2e12d // sdot v13.4s, v9.16b, v18.4b[1]
 	WORD $0x4f909050 // fmul v16.4s, v2.4s, v16.s[0]
-	WORD $0x4fade144 // sdot v4.4s, v10.16b, v13.4b[1]
-	WORD $0x4f8ee90b // sdot v11.4s, v8.16b, v14.4b[2]
-	WORD $0x4f8de984 // sdot v4.4s, v12.16b, v13.4b[2]
-	WORD $0x4faee92b // sdot v11.4s, v9.16b, v14.4b[3]
-	WORD $0x3ced6aee // ldr q14, [x23, x13]
-	WORD $0x4fade8a4 // sdot v4.4s, v5.16b, v13.4b[3]
-	WORD $0x3cf8688d // ldr q13, [x4, x24]
-	WORD $0x4f8ee06f // sdot v15.4s, v3.16b, v14.4b[0]
-	WORD $0x4f8de0cb // sdot v11.4s, v6.16b, v13.4b[0]
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x4faee0ef // sdot v15.4s, v7.16b, v14.4b[1]
-	WORD $0x4fade14b // sdot v11.4s, v10.16b, v13.4b[1]
-	WORD $0x6e24de04 // fmul v4.4s, v16.4s, v4.4s
-	WORD $0x4f8ee90f // sdot v15.4s, v8.16b, v14.4b[2]
-	WORD $0x3dc000d0 // ldr q16, [x6]
-	WORD $0x4f8de98b // sdot v11.4s, v12.16b, v13.4b[2]
-	WORD $0x4e24d604 // fadd v4.4s, v16.4s, v4.4s
-	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
-	WORD $0x4faee92f // sdot v15.4s, v9.16b, v14.4b[3]
-	WORD $0x3cf16aee // ldr q14, [x23, x17]
-	WORD $0x4fade8ab // sdot v11.4s, v5.16b, v13.4b[3]
-	WORD $0x3ced688d // ldr q13, [x4, x13]
-	WORD $0x3d8000c4 // str q4, [x6]
-	WORD $0x4f8ee070 // sdot v16.4s, v3.16b, v14.4b[0]
-	WORD $0x4f8de0cf // sdot v15.4s, v6.16b, v13.4b[0]
-	WORD $0xbc786803 // ldr s3, [x0, x24]
-	WORD $0x8b1000c6 // add x6, x6, x16
-	WORD $0x4e21d964 // scvtf v4.4s, v11.4s
-	WORD $0x4f839043 // fmul v3.4s, v2.4s, v3.s[0]
-	WORD $0x4faee0f0 // sdot v16.4s, v7.16b, v14.4b[1]
-	WORD $0x4fade14f // sdot v15.4s, v10.16b, v13.4b[1]
-	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
+	WORD $0x4fb1e907 // sdot v7.4s, v8.16b, v17.4b[3]
+	WORD $0x3cf16af1 // ldr q17, [x23, x17]
+	WORD $0x4f8ee983 // sdot v3.4s, v12.16b, v14.4b[2]
+	WORD $0x4f92e94d // sdot v13.4s, v10.16b, v18.4b[2]
+	WORD $0x4f8fe0c7 // sdot v7.4s, v6.16b, v15.4b[0]
+	WORD $0x4faee8a3 // sdot v3.4s, v5.16b, v14.4b[3]
+	WORD $0x6f00e40e // movi v14.2d, #0000000000000000
+	WORD $0x4fb2e90d // sdot v13.4s, v8.16b, v18.4b[3]
+	WORD $0x4fafe167 // sdot v7.4s, v11.16b, v15.4b[1]
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x4f91e08e // sdot v14.4s, v4.16b, v17.4b[0]
 	WORD $0x3dc000c4 // ldr q4, [x6]
-	WORD $0x4f8ee910 // sdot v16.4s, v8.16b, v14.4b[2]
-	WORD $0x4f8de98f // sdot v15.4s, v12.16b, v13.4b[2]
-	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
-	WORD $0x4faee930 // sdot v16.4s, v9.16b, v14.4b[3]
-	WORD $0x4fade8af // sdot v15.4s, v5.16b, v13.4b[3]
-	WORD $0x3d8000c3 // str q3, [x6]
+	WORD $0x4f8fe987 // sdot v7.4s, v12.16b, v15.4b[2]
+	WORD $0x4e30cc64 // fmla v4.4s, v3.4s, v16.4s
+	WORD $0x3ced6883 // ldr q3, [x4, x13]
+	WORD $0x4fb1e12e // sdot v14.4s, v9.16b, v17.4b[1]
+	WORD $0x4fafe8a7 // sdot v7.4s, v5.16b, v15.4b[3]
+	WORD $0x3cf16889 // ldr q9, [x4, x17]
+	WORD $0x4f83e0cd // sdot v13.4s, v6.16b, v3.4b[0]
+	WORD $0x3d8000c4 // str q4, [x6]
+	WORD $0x4f91e94e // sdot v14.4s, v10.16b, v17.4b[2]
+	WORD $0x8b1000c6 // add x6, x6, x16
+	WORD $0xbc786804 // ldr s4, [x0, x24]
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4fa3e16d // sdot v13.4s, v11.16b, v3.4b[1]
+	WORD $0x4f849044 // fmul v4.4s, v2.4s, v4.s[0]
+	WORD $0x4fb1e90e // sdot v14.4s, v8.16b, v17.4b[3]
+	WORD $0x3dc000c8 // ldr q8, [x6]
+	WORD $0x4f83e98d // sdot v13.4s, v12.16b, v3.4b[2]
+	WORD $0x4e24cce8 // fmla v8.4s, v7.4s, v4.4s
+	WORD $0x4f89e0ce // sdot v14.4s, v6.16b, v9.4b[0]
+	WORD $0x4fa3e8ad // sdot v13.4s, v5.16b, v3.4b[3]
+	WORD $0x3d8000c8 // str q8, [x6]
 	WORD $0x8b1000c6 // add x6, x6, x16
 	WORD $0xbd4000a3 // ldr s3, [x5]
-	WORD $0x4f91e0d0 // sdot v16.4s, v6.16b, v17.4b[0]
-	WORD $0x4e21d9e4 // scvtf v4.4s, v15.4s
+	WORD $0x4fa9e16e // sdot v14.4s, v11.16b, v9.4b[1]
+	WORD $0x3dc000c6 // ldr q6, [x6]
 	WORD $0x4f839043 // fmul v3.4s, v2.4s, v3.s[0]
-	WORD $0x4fb1e150 // sdot v16.4s, v10.16b, v17.4b[1]
-	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
-	WORD $0x3dc000c4 // ldr q4, [x6]
-	WORD $0x4f91e990 // sdot v16.4s, v12.16b, v17.4b[2]
-	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
-	WORD $0x4fb1e8b0 // sdot v16.4s, v5.16b, v17.4b[3]
-	WORD $0x3d8000c3 // str q3, [x6]
+	WORD $0x4e21d9a4 // scvtf v4.4s, v13.4s
+	WORD $0x4f89e98e // sdot v14.4s, v12.16b, v9.4b[2]
+	WORD $0x4e23cc86 // fmla v6.4s, v4.4s, v3.4s
+	WORD $0x4fa9e8ae // sdot v14.4s, v5.16b, v9.4b[3]
+	WORD $0x3d8000c6 // str q6, [x6]
 	WORD $0xbc7868a3 // ldr s3, [x5, x24]
+	WORD $0x3cf068c4 // ldr q4, [x6, x16]
 	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
-	WORD $0x4e21da03 // scvtf v3.4s, v16.4s
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cf068c3 // ldr q3, [x6, x16]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3cb068c2 // str q2, [x6, x16]
-	WORD $0x54fff0e0 // b.eq l2
+	WORD $0x4e21d9c3 // scvtf v3.4s, v14.4s
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
+	WORD $0x3cb068c4 // str q4, [x6, x16]
+	WORD $0x54fff160 // b.eq l2
 
 l6:
 	WORD $0xfc637a62 // ldr d2, [x19, x3, lsl #3]
-	WORD $0x34fff209 // cbz w9, l4
+	WORD $0x34fff289 // cbz w9, l4
 	WORD $0x2e613842 // shll v2.4s, v2.4h, #16
-	WORD $0x17ffff8f // b l5
+	WORD $0x17ffff93 // b l5
 
 l7:
 	WORD $0x93407dce // sxtw x14, w14
@@ -436,7 +429,7 @@ l9:
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
 	WORD $0x3ca06a20 // str q0, [x17, x0]
 	WORD $0x3ca16a21 // str q1, [x17, x1]
-	WORD $0x36000b77 // tbz w23, #0x0, l17
+	WORD $0x36000a77 // tbz w23, #0x0, l17
 
 l10:
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
@@ -452,18 +445,18 @@ l10:
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
 	WORD $0xaa1903e0 // mov x0, x25
 	WORD $0xaa1603e1 // mov x1, x22
-	WORD $0xaa0c03e6 // mov x6, x12
+	WORD $0xaa0c03e5 // mov x5, x12
 	WORD $0xaa0b03e4 // mov x4, x11
 	WORD $0x14000008 // b l13
 
 l11:
-	WORD $0xaa0603e2 // mov x2, x6
+	WORD $0xaa0503e2 // mov x2, x5
 	WORD $0xaa0403e3 // mov x3, x4
 
 l12:
 	WORD $0xeb0f0000 // subs x0, x0, x15
 	WORD $0x8b0e0021 // add x1, x1, x14
-	WORD $0xaa0203e6 // mov x6, x2
+	WORD $0xaa0203e5 // mov x5, x2
 	WORD $0xaa0303e4 // mov x4, x3
 	WORD $0x54fff9ad // b.le l9
 
@@ -487,60 +480,52 @@ l14:
 	WORD $0x54fffd6b // b.lt l11
 
 l15:
-	WORD $0x2a1f03e5 // mov w5, wzr
-	WORD $0xaa0603e2 // mov x2, x6
+	WORD $0x2a1f03e6 // mov w6, wzr
+	WORD $0xaa0503e2 // mov x2, x5
 	WORD $0xaa0403e3 // mov x3, x4
 
 l16:
-	WORD $0x8b1800c7 // add x7, x6, x24
+	WORD $0x8b1800a7 // add x7, x5, x24
 	WORD $0x0ddfc84a // ld1r { v10.2s }, [x2], #4
 	WORD $0x4ddfc86b // ld1r { v11.4s }, [x3], #4
 	WORD $0x0d40c8ec // ld1r { v12.2s }, [x7]
-	WORD $0x8b0d00c7 // add x7, x6, x13
-	WORD $0x8b1500c6 // add x6, x6, x21
-	WORD $0xbc78688e // ldr s14, [x4, x24]
+	WORD $0x8b0d00a7 // add x7, x5, x13
+	WORD $0x8b1500a5 // add x5, x5, x21
+	WORD $0xbc78688f // ldr s15, [x4, x24]
 	WORD $0x0d40c8ed // ld1r { v13.2s }, [x7]
-	WORD $0x0d40c8cf // ld1r { v15.2s }, [x6]
+	WORD $0x0d40c8ae // ld1r { v14.2s }, [x5]
 	WORD $0x0e60294a // saddlp v10.2s, v10.4h
 	WORD $0x0e60298c // saddlp v12.2s, v12.4h
 	WORD $0xbc6d6890 // ldr s16, [x4, x13]
 	WORD $0xbc756891 // ldr s17, [x4, x21]
-	WORD $0x4f8e9112 // fmul v18.4s, v8.4s, v14.s[0]
-	WORD $0x4f8e912e // fmul v14.4s, v9.4s, v14.s[0]
-	WORD $0x6e2bdd13 // fmul v19.4s, v8.4s, v11.4s
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0x0e6029ef // saddlp v15.2s, v15.4h
+	WORD $0x6e2bdd12 // fmul v18.4s, v8.4s, v11.4s
 	WORD $0x6e2bdd2b // fmul v11.4s, v9.4s, v11.4s
+	WORD $0x4f8f9113 // fmul v19.4s, v8.4s, v15.s[0]
+	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
+	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
 	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
+	WORD $0x4f8f912f // fmul v15.4s, v9.4s, v15.s[0]
 	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
 	WORD $0x4f909114 // fmul v20.4s, v8.4s, v16.s[0]
 	WORD $0x4f909130 // fmul v16.4s, v9.4s, v16.s[0]
 	WORD $0x4f919115 // fmul v21.4s, v8.4s, v17.s[0]
 	WORD $0x4f919131 // fmul v17.4s, v9.4s, v17.s[0]
 	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x0e21d9ef // scvtf v15.2s, v15.2s
-	WORD $0x110004a5 // add w5, w5, #0x1
-	WORD $0x6b0800bf // cmp w5, w8
+	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
+	WORD $0x110004c6 // add w6, w6, #0x1
+	WORD $0x4f8a1247 // fmla v7.4s, v18.4s, v10.s[0]
+	WORD $0x4f8a1166 // fmla v6.4s, v11.4s, v10.s[0]
+	WORD $0x6b0800df // cmp w6, w8
+	WORD $0x4f8c1264 // fmla v4.4s, v19.4s, v12.s[0]
+	WORD $0x4f8c11e5 // fmla v5.4s, v15.4s, v12.s[0]
 	WORD $0xaa0303e4 // mov x4, x3
-	WORD $0xaa0203e6 // mov x6, x2
-	WORD $0x4f8a9273 // fmul v19.4s, v19.4s, v10.s[0]
-	WORD $0x4f8a916a // fmul v10.4s, v11.4s, v10.s[0]
-	WORD $0x4f8c924b // fmul v11.4s, v18.4s, v12.s[0]
-	WORD $0x4f8c91cc // fmul v12.4s, v14.4s, v12.s[0]
-	WORD $0x4f8d928e // fmul v14.4s, v20.4s, v13.s[0]
-	WORD $0x4f8d920d // fmul v13.4s, v16.4s, v13.s[0]
-	WORD $0x4f8f92b0 // fmul v16.4s, v21.4s, v15.s[0]
-	WORD $0x4f8f922f // fmul v15.4s, v17.4s, v15.s[0]
-	WORD $0x4e33d4e7 // fadd v7.4s, v7.4s, v19.4s
-	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
-	WORD $0x4e2bd484 // fadd v4.4s, v4.4s, v11.4s
-	WORD $0x4e2cd4a5 // fadd v5.4s, v5.4s, v12.4s
-	WORD $0x4e2ed442 // fadd v2.4s, v2.4s, v14.4s
-	WORD $0x4e2dd463 // fadd v3.4s, v3.4s, v13.4s
-	WORD $0x4e30d400 // fadd v0.4s, v0.4s, v16.4s
-	WORD $0x4e2fd421 // fadd v1.4s, v1.4s, v15.4s
-	WORD $0x54fffa21 // b.ne l16
-	WORD $0x17ffffb9 // b l12
+	WORD $0xaa0203e5 // mov x5, x2
+	WORD $0x4f8d1282 // fmla v2.4s, v20.4s, v13.s[0]
+	WORD $0x4f8d1203 // fmla v3.4s, v16.4s, v13.s[0]
+	WORD $0x4f8e12a0 // fmla v0.4s, v21.4s, v14.s[0]
+	WORD $0x4f8e1221 // fmla v1.4s, v17.4s, v14.s[0]
+	WORD $0x54fffb21 // b.ne l16
+	WORD $0x17ffffc1 // b l12
 
 l17:
 	RET

@@ -25,7 +25,7 @@ TEXT ·mlx8x1NEON(SB), NOSPLIT, $0-56
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
 	WORD $0x531b690d // lsl w13, w8, #5
-	WORD $0x54000a0d // b.le l7
+	WORD $0x540009ed // b.le l7
 	WORD $0x4f04e400 // movi v0.16b, #0x80
 	WORD $0x93407dad // sxtw x13, w13
 	WORD $0x93407d8c // sxtw x12, w12
@@ -38,7 +38,7 @@ TEXT ·mlx8x1NEON(SB), NOSPLIT, $0-56
 l0:
 	WORD $0xeb0d01ef // subs x15, x15, x13
 	WORD $0x8b0c01ce // add x14, x14, x12
-	WORD $0x540008ed // b.le l8
+	WORD $0x540008cd // b.le l8
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
@@ -58,26 +58,25 @@ l2:
 
 l3:
 	WORD $0xaa1f03e0 // mov x0, xzr
-	WORD $0x14000010 // b l6
+	WORD $0x1400000f // b l6
 
 l4:
 	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
 
 l5:
 	WORD $0xaa1003e1 // mov x1, x16
-	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
 	WORD $0x8b001282 // add x2, x20, x0, lsl #4
+	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
 	WORD $0xbd400023 // ldr s3, [x1]
 	WORD $0x91000400 // add x0, x0, #0x1
 	WORD $0x8b150843 // add x3, x2, x21, lsl #2
 	WORD $0x8b180021 // add x1, x1, x24
 	WORD $0xf100101f // cmp x0, #0x4
 	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
-	WORD $0x6e21dc41 // fmul v1.4s, v2.4s, v1.4s
-	WORD $0x3dc00042 // ldr q2, [x2]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3d800041 // str q1, [x2]
-	WORD $0x54fffd20 // b.eq l2
+	WORD $0x3dc00043 // ldr q3, [x2]
+	WORD $0x4e22cc23 // fmla v3.4s, v1.4s, v2.4s
+	WORD $0x3d800043 // str q3, [x2]
+	WORD $0x54fffd40 // b.eq l2
 
 l6:
 	WORD $0x8b001341 // add x1, x26, x0, lsl #4
@@ -116,9 +115,9 @@ l6:
 	WORD $0x8b180041 // add x1, x2, x24
 	WORD $0x4ea28421 // add v1.4s, v1.4s, v2.4s
 	WORD $0xfc6079c2 // ldr d2, [x14, x0, lsl #3]
-	WORD $0x34fff9a9 // cbz w9, l4
+	WORD $0x34fff9c9 // cbz w9, l4
 	WORD $0x2e613842 // shll v2.4s, v2.4h, #16
-	WORD $0x17ffffcc // b l5
+	WORD $0x17ffffcd // b l5
 
 l7:
 	WORD $0x93407d8c // sxtw x12, w12
@@ -137,7 +136,7 @@ l9:
 	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
 	WORD $0xad000620 // stp q0, q1, [x17]
-	WORD $0x3600058f // tbz w15, #0x0, l16
+	WORD $0x3600054f // tbz w15, #0x0, l16
 
 l10:
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
@@ -187,12 +186,10 @@ l15:
 	WORD $0x6e25dc46 // fmul v6.4s, v2.4s, v5.4s
 	WORD $0x6e25dc65 // fmul v5.4s, v3.4s, v5.4s
 	WORD $0x0e21d884 // scvtf v4.2s, v4.2s
-	WORD $0x4f8490c6 // fmul v6.4s, v6.4s, v4.s[0]
-	WORD $0x4f8490a4 // fmul v4.4s, v5.4s, v4.s[0]
-	WORD $0x4e26d400 // fadd v0.4s, v0.4s, v6.4s
-	WORD $0x4e24d421 // fadd v1.4s, v1.4s, v4.4s
-	WORD $0x54fffe81 // b.ne l15
-	WORD $0x17ffffe0 // b l11
+	WORD $0x4f8410c0 // fmla v0.4s, v6.4s, v4.s[0]
+	WORD $0x4f8410a1 // fmla v1.4s, v5.4s, v4.s[0]
+	WORD $0x54fffec1 // b.ne l15
+	WORD $0x17ffffe2 // b l11
 
 l16:
 	RET
@@ -223,7 +220,7 @@ TEXT ·mlx8x4NEON(SB), NOSPLIT, $0-56
 	WORD $0x8b0a016c // add x12, x11, x10
 	WORD $0xad000160 // stp q0, q0, [x11]
 	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
-	WORD $0x540014ab // b.lt l7
+	WORD $0x5400142b // b.lt l7
 	WORD $0x5280080b // mov w11, #0x40
 	WORD $0x531b690e // lsl w14, w8, #5
 	WORD $0x4f04e400 // movi v0.16b, #0x80
@@ -239,7 +236,7 @@ TEXT ·mlx8x4NEON(SB), NOSPLIT, $0-56
 l0:
 	WORD $0xeb0e0339 // subs x25, x25, x14
 	WORD $0x8b0f02d6 // add x22, x22, x15
-	WORD $0x540012ed // b.le l7
+	WORD $0x5400126d // b.le l7
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
@@ -260,53 +257,49 @@ l2:
 l3:
 	WORD $0xaa1f03f5 // mov x21, xzr
 	WORD $0x910042fa // add x26, x23, #0x10
-	WORD $0x1400002b // b l6
+	WORD $0x14000027 // b l6
 
 l4:
 	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
 
 l5:
 	WORD $0xaa0b03e0 // mov x0, x11
-	WORD $0x4e21d966 // scvtf v6.4s, v11.4s
 	WORD $0x8b151281 // add x1, x20, x21, lsl #4
+	WORD $0x4e21d966 // scvtf v6.4s, v11.4s
 	WORD $0xbd400005 // ldr s5, [x0]
 	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x3dc00027 // ldr q7, [x1]
 	WORD $0x8b0a0022 // add x2, x1, x10
 	WORD $0x8b180000 // add x0, x0, x24
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
 	WORD $0x4f859065 // fmul v5.4s, v3.4s, v5.s[0]
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
 	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
 	WORD $0x910006b5 // add x21, x21, #0x1
 	WORD $0xf10012bf // cmp x21, #0x4
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	WORD $0x3dc00026 // ldr q6, [x1]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x3d800025 // str q5, [x1]
+	WORD $0x4e25ccc7 // fmla v7.4s, v6.4s, v5.4s
+	WORD $0x3d800027 // str q7, [x1]
 	WORD $0xbd400005 // ldr s5, [x0]
+	WORD $0x3dc00046 // ldr q6, [x2]
 	WORD $0x8b0a0041 // add x1, x2, x10
 	WORD $0x8b180000 // add x0, x0, x24
 	WORD $0x4f859065 // fmul v5.4s, v3.4s, v5.s[0]
-	WORD $0x6e24dca4 // fmul v4.4s, v5.4s, v4.4s
-	WORD $0x3dc00045 // ldr q5, [x2]
-	WORD $0x4e24d4a4 // fadd v4.4s, v5.4s, v4.4s
-	WORD $0x3d800044 // str q4, [x2]
+	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
+	WORD $0x3d800046 // str q6, [x2]
 	WORD $0xbd400004 // ldr s4, [x0]
+	WORD $0x3dc00025 // ldr q5, [x1]
 	WORD $0x8b0a0022 // add x2, x1, x10
 	WORD $0x8b180000 // add x0, x0, x24
 	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
-	WORD $0x6e22dc82 // fmul v2.4s, v4.4s, v2.4s
-	WORD $0x3dc00024 // ldr q4, [x1]
-	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
-	WORD $0x3d800022 // str q2, [x1]
+	WORD $0x4e24cc45 // fmla v5.4s, v2.4s, v4.4s
+	WORD $0x3d800025 // str q5, [x1]
 	WORD $0xbd400002 // ldr s2, [x0]
 	WORD $0x8b0a0041 // add x1, x2, x10
 	WORD $0x8b180000 // add x0, x0, x24
 	WORD $0x4f829062 // fmul v2.4s, v3.4s, v2.s[0]
-	WORD $0x6e21dc41 // fmul v1.4s, v2.4s, v1.4s
-	WORD $0x3dc00042 // ldr q2, [x2]
-	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3d800041 // str q1, [x2]
-	WORD $0x54fff9a0 // b.eq l2
+	WORD $0x3dc00043 // ldr q3, [x2]
+	WORD $0x4e22cc23 // fmla v3.4s, v1.4s, v2.4s
+	WORD $0x3d800043 // str q3, [x2]
+	WORD $0x54fffa20 // b.eq l2
 
 l6:
 	WORD $0x8b151260 // add x0, x19, x21, lsl #4
@@ -399,9 +392,9 @@ l6:
 	WORD $0x4e040c21 // dup v1.4s, w1
 	WORD $0x4eb28421 // add v1.4s, v1.4s, v18.4s
 	WORD $0xfc757ac3 // ldr d3, [x22, x21, lsl #3]
-	WORD $0xb4ffef89 // cbz x9, l4
+	WORD $0xb4fff009 // cbz x9, l4
 	WORD $0x2e613863 // shll v3.4s, v3.4h, #16
-	WORD $0x17ffff7b // b l5
+	WORD $0x17ffff7f // b l5
 
 l7:
 	RET

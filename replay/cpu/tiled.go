@@ -23,8 +23,7 @@ func (t *tiledInput) row(j int) (q []int8, d []float32, s []int16) {
 // y[j*yStride + 16*s + r] = dot(row r of strip s, x row j).
 //
 // Each row of weights has one sum, to which blocks of 32 columns are added in order: sum +=
-// float32(d*dx) * float32(integers), with products and sum rounded separately. integers is exact:
-// the sum of the products of x and the quants minus their offset (or the levels that the quants
+// float32(d*dx) * float32(integers), a fused multiplication and addition. integers is exact: the sum of the products of x and the quants minus their offset (or the levels that the quants
 // select), times the integer scales, if the type has them. Minimums are added to a second sum, +=
 // float32(m*dx) * float32(integers), where integers is the sum of x times the minimum. The second
 // sum is added to the first at the end. As in rows, m is -dmin; in Q4_1 and Q5_1 m is the minimum
@@ -101,9 +100,9 @@ func tiledPortable(t dtype.Type) tiledFunc {
 							part := b.products(q[i*blockElems:])
 							// The sum has up to 33 bits in types with scales of UE4M3.
 							integer := int64(part[0])*int64(b.scale[0]) + int64(part[1])*int64(b.scale[1])
-							sum[j] += float32(float32(b.d*d[i]) * float32(integer))
+							sum[j] = fma32(b.d*d[i], float32(integer), sum[j])
 							if mins {
-								least[j] += float32(float32(b.m*d[i]) * float32(b.min[0]*int32(sums[2*i])+b.min[1]*int32(sums[2*i+1])))
+								least[j] = fma32(b.m*d[i], float32(b.min[0]*int32(sums[2*i])+b.min[1]*int32(sums[2*i+1])), least[j])
 							}
 						}
 					}

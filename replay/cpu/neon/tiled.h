@@ -207,8 +207,7 @@ INLINE void multiply(int rows, shape t, quants load, int8x16_t table, floats d, 
 				EACH(j) {
 					if (scale) acc[j] *= first;
 					if (t.two) acc[j] += other[j] * second;
-					float32x4_t add = vmulq_n_f32(large, single(p)) * vcvtq_f32_s32(acc[j]);
-					add += vld1q_f32(sum);
+					float32x4_t add = vfmaq_f32(vld1q_f32(sum), vmulq_n_f32(large, single(p)), vcvtq_f32_s32(acc[j]));
 					DONE(add);
 					vst1q_f32(sum, add);
 					STEP(sum, yStride);
@@ -247,8 +246,8 @@ INLINE void least(int rows, shape t, integers min,
 					UNROLL for (int h = 0; h < 2; h++) {
 						float32x4_t part = vmulq_lane_f32(first[h], low, 0);
 						if (t.two) part += vmulq_lane_f32(second[h], low, 1);
-						part *= vmulq_n_f32(m[h], single(dx + j * xStride));
-						sum[j][h] = min ? sum[j][h] - part : sum[j][h] + part;
+						float32x4_t by = vmulq_n_f32(m[h], single(dx + j * xStride));
+						sum[j][h] = min ? vfmsq_f32(sum[j][h], part, by) : vfmaq_f32(sum[j][h], part, by);
 					}
 				}
 			}
