@@ -11,7 +11,7 @@
 //	SI       weights                   Z0-Z15   float sums, a register for each row of x
 //	R12 R13  stride of x, 64           Z16-Z31  constants and temporary while weights are
 //	R15      work area                          expanded, else
-//	R11 BX   quants and scales of x,   Z24      d, or m
+//	R11 BX   quants and scales of x,   Z24      d, m, or their products
 //	         first row of the chunk    Z26 Z27  integer scales, or minimums, as float32
 //	R9 R10   first row of the group,   Z16-Z18  temporary
 //	         and its saved sums        K1       tiles of the chunk
@@ -25,14 +25,14 @@
 
 #define CHUNK 16
 #define RECORD 896                  // int8 [8, 16, 4] quants, then vectors at
-#define RECORDD 512                 // d
-#define RECORDS 576                 // integer scales of columns 0 to 15, or of all
+#define RECORDD 512                 // d, times the integer scales of all columns if there are such
+#define RECORDS 576                 // integer scales of columns 0 to 15
 #define RECORDT 640                 // integer scales of columns 16 to 31
-#define RECORDM 704                 // the scale of the minimums
+#define RECORDM 704                 // the scale of the minimums, or the minimums of all columns
 #define RECORDN 768                 // minimums of columns 0 to 15
 #define RECORDO 832                 // minimums of columns 16 to 31
 #define WORKX (CHUNK*RECORD)        // [16, CHUNK] scales of x
-#define WORKS (WORKX+64*CHUNK)      // [16, CHUNK] sums of x as float32, of columns 0 to 15 or of all
+#define WORKS (WORKX+64*CHUNK)      // [16, CHUNK] sums of x as float32, of columns 0 to 15, or of all times the scales
 #define WORKT (WORKS+64*CHUNK)      // [16, CHUNK] sums of x of columns 16 to 31
 #define WORKI (WORKT+64*CHUNK)      // [2] integer sums of a step, 2 KiB each
 #define WORKY (WORKI+4096)          // [4, 16, 16] float sums of the groups
@@ -66,18 +66,21 @@
 #define KEEPD \
 	VMOVUPS Z24, RECORDD(DI)
 #define KEEPDS \
-	KEEPD                    \
-	VMOVUPS Z26, RECORDS(DI)
+	VMOVUPS Z26, RECORDD(DI)
 #define KEEPDST \
-	KEEPDS                   \
+	KEEPD                    \
+	VMOVUPS Z26, RECORDS(DI) \
 	VMOVUPS Z27, RECORDT(DI)
-#define KEEPMIN(OP, C) \
+// KEEPMIN keeps M, or minus M if OP subtracts: the product with 1.
+#define KEEPMIN(OP, M, ONES) \
 	VPTERNLOGD $0xff, Z1, Z1, Z1 \
-	VPSRLD    $25, Z1, Z1      \
-	VPSLLD    $23, Z1, Z1      \
-	VPXORD    Z2, Z2, Z2       \
-	OP        Z1, Z25, Z2      \
-	VMOVUPS   Z2, RECORDM(DI)  \
+	VPSRLD     $25, Z1, Z1       \
+	VPSLLD     $23, Z1, Z1       \
+	VPXORD     Z2, Z2, Z2        \
+	OP         Z1, M, Z2         \
+	VMOVUPS    Z2, RECORDM(DI)
+#define KEEPMINS(OP, C) \
+	KEEPMIN(OP, Z25, NONE)     \
 	VPSLLD    $16, C, Z2       \
 	VPSRAD    $16, Z2, Z2      \
 	VCVTDQ2PS Z2, Z2           \
@@ -147,8 +150,9 @@
 	ADDQ $32, AX                 \
 	ADDQ $RECORD, R14
 
-// POSTD adds integer sums times d and the scale of x. POSTDS multiplies them by the integer scale
-// first, POSTDST by one for each half of the columns; these products are exact.
+// POSTD adds integer sums times d and the scale of x. POSTDS multiplies them by the scale of x and then
+// by d times the integer scale, POSTDST by an integer scale for each half of the columns first; products
+// with integer scales are exact.
 #define POSTDROW(at, i, Z) \
 	VCVTDQ2PS   (at+64*i)(R8), Z16         \
 	VMULPS.BCST (4*CHUNK*i)(DX), Z24, Z17  \
@@ -163,16 +167,12 @@
 
 #define POSTDSROW(at, i, Z) \
 	VCVTDQ2PS   (at+64*i)(R8), Z16         \
-	VMULPS.BCST (4*CHUNK*i)(DX), Z24, Z17  \
-	VMULPS      Z26, Z16, Z16              \
-	VFMADD231PS Z17, Z16, Z
+	VMULPS.BCST (4*CHUNK*i)(DX), Z16, Z16  \
+	VFMADD231PS Z24, Z16, Z
 #define POSTDSROW0(i, Z) POSTDSROW(0, i, Z)
 #define POSTDSROW1(i, Z) POSTDSROW(2048, i, Z)
-#define POSTDS(ROW) \
-	VMOVUPS RECORDS(DI), Z26 \
-	POSTD(ROW)
-#define POSTDS0 POSTDS(POSTDSROW0)
-#define POSTDS1 POSTDS(POSTDSROW1)
+#define POSTDS0 POSTD(POSTDSROW0)
+#define POSTDS1 POSTD(POSTDSROW1)
 
 #define POSTDSTROW(at, i, Z) \
 	VCVTDQ2PS   (at+64*i)(R8), Z16         \
@@ -184,13 +184,15 @@
 #define POSTDSTROW0(i, Z) POSTDSTROW(0, i, Z)
 #define POSTDSTROW1(i, Z) POSTDSTROW(2048, i, Z)
 #define POSTDST(ROW) \
+	VMOVUPS RECORDS(DI), Z26 \
 	VMOVUPS RECORDT(DI), Z27 \
-	POSTDS(ROW)
+	POSTD(ROW)
 #define POSTDST0 POSTDST(POSTDSTROW0)
 #define POSTDST1 POSTDST(POSTDSTROW1)
 
 // SUMS1 copies the sums of x of a row. K1 selects tiles, each of which has two int16 at the address
-// DX+R14. SUMS2 keeps the sums of columns 0 to 15 and 16 to 31 apart.
+// DX+R14. It multiplies them by the scales of x at DI. SUMS2 keeps the sums of columns 0 to 15 and 16 to
+// 31, without the scales.
 #define SUMS1 \
 	VMOVDQU32.Z (DX)(R14*1), K1, Z16       \
 	VPSLLD      $16, Z16, Z17              \
@@ -198,6 +200,7 @@
 	VPSRAD      $16, Z16, Z16              \
 	VPADDD      Z16, Z17, Z17              \
 	VCVTDQ2PS   Z17, Z17                   \
+	VMULPS      (DI), Z17, Z17             \
 	VMOVUPS     Z17, (WORKS-WORKX)(DI)
 #define SUMS2 \
 	VMOVDQU32.Z (DX)(R14*1), K1, Z16       \
@@ -212,9 +215,7 @@
 // LEAST computes the minimums' part of the sums of a group and, after the last chunk, adds it.
 // Minimums are below 64 and sums of x below 2^12, so their products are exact as float32.
 #define LEASTROW1(i, Z) \
-	VMULPS.BCST (WORKS-WORKX+4*CHUNK*i)(DX), Z26, Z16 \
-	VMULPS.BCST (4*CHUNK*i)(DX), Z24, Z17             \
-	VFMADD231PS Z17, Z16, Z
+	VFMADD231PS.BCST (WORKS-WORKX+4*CHUNK*i)(DX), Z24, Z
 #define LEASTROW2(i, Z) \
 	VMULPS.BCST      (WORKS-WORKX+4*CHUNK*i)(DX), Z26, Z16 \
 	VFMADD231PS.BCST (WORKT-WORKX+4*CHUNK*i)(DX), Z27, Z16 \

@@ -144,10 +144,8 @@ block:
 	VCVTPH2PS 256(SI), Y0
 	VCVTPH2PS 272(SI), Y1
 	ADDROWS4
-	VMOVDQU   Y6, Y2
-	VMOVDQU   Y6, Y3
-	VCVTPH2PS 288(SI), Y10
-	VCVTPH2PS 304(SI), Y11
+	VCVTPH2PS 288(SI), Y2
+	VCVTPH2PS 304(SI), Y3
 	MINROWS4
 	NEXT(320)
 	DECQ CX
@@ -155,30 +153,11 @@ block:
 	ENDMINS4(VADDPS)
 	END4
 
-// SCALES multiplies the pairs of words of all rows by the integer scales of the weights, and
-// sets Y2 and Y3 to the minimums.
-#define SCALES \
-	VPBROADCASTQ (SI), Y0                 \
-	VPBROADCASTQ 8(SI), Y1                \
-	VPBROADCASTQ 16(SI), Y2               \
-	VPBROADCASTQ 24(SI), Y3               \
-	VPSHUFB      ·tiledSpread(SB), Y0, Y0 \
-	VPSHUFB      ·tiledSpread(SB), Y1, Y1 \
-	VPSHUFB      ·tiledSpread(SB), Y2, Y2 \
-	VPSHUFB      ·tiledSpread(SB), Y3, Y3 \
-	VPMADDWD     Y0, Y8, Y8               \
-	VPMADDWD     Y1, Y9, Y9               \
-	VPMADDWD     Y0, Y10, Y10             \
-	VPMADDWD     Y1, Y11, Y11             \
-	VPMADDWD     Y0, Y12, Y12             \
-	VPMADDWD     Y1, Y13, Y13             \
-	VPMADDWD     Y0, Y14, Y14             \
-	VPMADDWD     Y1, Y15, Y15
-
 // func tiledFourQ4_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
 TEXT ·tiledFourQ4_KAVX2(SB), NOSPLIT, $512-64
 	START4
 	CLEAR4(256)
+	WORDS1(Y6)
 	VMOVDQU ·tiledLow(SB), Y7
 
 block:
@@ -188,12 +167,12 @@ block:
 
 tile:
 	Q4BLOCK(32)
-	SCALES
-	VCVTPH2PS (R13), Y0
-	VCVTPH2PS 16(R13), Y1
-	ADDROWS4
-	VCVTPH2PS 32(R13), Y10
-	VCVTPH2PS 48(R13), Y11
+	WORDSUMS
+	SCALED(VPMOVZXBD, (SI), (R13), Y0, Y4)
+	SCALED(VPMOVZXBD, 8(SI), 16(R13), Y1, Y4)
+	ADDKROWS4
+	SCALED(VPMOVZXBD, 16(SI), 32(R13), Y2, Y4)
+	SCALED(VPMOVZXBD, 24(SI), 48(R13), Y3, Y4)
 	MINROWS4
 	NEXT(288)
 	DECL R12

@@ -130,23 +130,52 @@
 	ADDROW(D2, Y12, Y13, 128) \
 	ADDROW(D3, Y14, Y15, 192)
 
-// MIN adds the minimums MINS, times the sums of x in Y8, the scale of x in Y9 and the scales of
-// the minimums in D, to the sums at offset at.
-#define MIN(MINS, D, at) \
-	VPMADDWD  Y8, MINS, Y4   \
-	VMULPS    Y9, D, Y5      \
-	VCVTDQ2PS Y4, Y4         \
-	VFMADD213PS at(SP), Y5, Y4 \
-	VMOVUPS   Y4, at(SP)
+// ADDK adds the integers INT, times the scale of x in Y4, times the scales of the weights in WD, which
+// include the integer scales, to the sums at offset at.
+#define ADDK(WD, INT, at) \
+	VCVTDQ2PS   INT, INT        \
+	VMULPS      Y4, INT, INT    \
+	VFMADD213PS at(SP), WD, INT \
+	VMOVUPS     INT, at(SP)
 
+#define ADDKROW(D, INT0, INT1, at) \
+	VBROADCASTSS D, Y4 \
+	ADDK(Y0, INT0, at) \
+	ADDK(Y1, INT1, (at+32))
+
+// ADDKROWS calls ADDK for all rows of x, with the weights' scales in Y0 and Y1.
+#define ADDKROWS1 \
+	ADDKROW(D0, Y8, Y9, 0)
+#define ADDKROWS4 \
+	ADDKROW(D0, Y8, Y9, 0)     \
+	ADDKROW(D1, Y10, Y11, 64)  \
+	ADDKROW(D2, Y12, Y13, 128) \
+	ADDKROW(D3, Y14, Y15, 192)
+
+// SCALED sets Y to the integers of 8 bytes at S, which OP converts, times the 8 float16 at D.
+#define SCALED(OP, S, D, Y, T) \
+	OP        S, Y    \
+	VCVTDQ2PS Y, Y    \
+	VCVTPH2PS D, T    \
+	VMULPS    T, Y, Y
+
+// MIN adds the minimums M, times the sum of x in Y8, to the sums at offset at.
+#define MIN(M, at) \
+	VMOVUPS     at(SP), Y4 \
+	VFMADD231PS Y8, M, Y4  \
+	VMOVUPS     Y4, at(SP)
+
+// MINROW calls MIN with the sum of a row of x at SUM times the scale of x at D.
 #define MINROW(D, SUM, at) \
-	VPBROADCASTD SUM, Y8 \
-	VBROADCASTSS D, Y9   \
-	MIN(Y2, Y10, at)     \
-	MIN(Y3, Y11, (at+32))
+	VPBROADCASTD SUM, Y8               \
+	VPMADDWD     ·tiledOne(SB), Y8, Y8 \
+	VCVTDQ2PS    Y8, Y8                \
+	VBROADCASTSS D, Y9                 \
+	VMULPS       Y9, Y8, Y8            \
+	MIN(Y2, at)                        \
+	MIN(Y3, (at+32))
 
-// MINROWS calls MIN for all rows of x, with the minimums in Y2 and Y3 and their scales in Y10
-// and Y11.
+// MINROWS calls MINROW for all rows of x, with the minimums in Y2 and Y3.
 #define MINROWS1 \
 	MINROW(D0, SUM0, 256)
 #define MINROWS4 \
@@ -154,6 +183,31 @@
 	MINROW(D1, SUM1, 320) \
 	MINROW(D2, SUM2, 384) \
 	MINROW(D3, SUM3, 448)
+
+// MINS adds the minimums of both halves of the columns, words in PAIRS, times the sums of x in Y8, the scale
+// of x in Y9 and the scales of the minimums in D, to the sums at offset at.
+#define MINS(PAIRS, D, at) \
+	VPMADDWD  Y8, PAIRS, Y4  \
+	VMULPS    Y9, D, Y5      \
+	VCVTDQ2PS Y4, Y4         \
+	VFMADD213PS at(SP), Y5, Y4 \
+	VMOVUPS   Y4, at(SP)
+
+#define MINSROW(D, SUM, at) \
+	VPBROADCASTD SUM, Y8 \
+	VBROADCASTSS D, Y9   \
+	MINS(Y2, Y10, at)    \
+	MINS(Y3, Y11, (at+32))
+
+// MINSROWS calls MINS for all rows of x, with the minimums in Y2 and Y3 and their scales in Y10
+// and Y11.
+#define MINSROWS1 \
+	MINSROW(D0, SUM0, 256)
+#define MINSROWS4 \
+	MINSROW(D0, SUM0, 256) \
+	MINSROW(D1, SUM1, 320) \
+	MINSROW(D2, SUM2, 384) \
+	MINSROW(D3, SUM3, 448)
 
 // ENDMINS adds the minimums' part to the sums, or subtracts it.
 #define ENDMIN(OP, at) \
@@ -243,10 +297,8 @@ tile: \
 	VMOVUPS 512(SP), Y0           \
 	VMOVUPS 544(SP), Y1           \
 	ADDROWS                       \
-	WORDS1(Y2)                    \
-	WORDS1(Y3)                    \
-	VMOVUPS 576(SP), Y10          \
-	VMOVUPS 608(SP), Y11          \
+	VMOVUPS 576(SP), Y2           \
+	VMOVUPS 608(SP), Y3           \
 	MINROWS                       \
 	NEXT(size)                    \
 	DECQ    R12                   \

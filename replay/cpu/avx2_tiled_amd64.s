@@ -11,14 +11,6 @@
 //	CX  tiles or blocks left
 //	R8  tiles left in the block
 
-// tiledSpread is a shuffle for a register that contains the same eight bytes in both halves. It
-// copies byte i to the lower and the upper word of lane i.
-DATA ·tiledSpread+0(SB)/8, $0x8001800180008000
-DATA ·tiledSpread+8(SB)/8, $0x8003800380028002
-DATA ·tiledSpread+16(SB)/8, $0x8005800580048004
-DATA ·tiledSpread+24(SB)/8, $0x8007800780068006
-GLOBL ·tiledSpread(SB), RODATA|NOPTR, $32
-
 // tiledBoth is a shuffle that copies the lower word of each lane to the upper word.
 DATA ·tiledBoth+0(SB)/8, $0x0504050401000100
 DATA ·tiledBoth+8(SB)/8, $0x0d0c0d0c09080908
@@ -180,11 +172,9 @@ block:
 	JNZ  block
 	END
 
-// ADDMIN adds the float16 minimums at the given address, times the scale of x in Y4 and the sum
-// of x in Y10, to SUM.
+// ADDMIN adds the float16 minimums at the given address, times the sum of x in Y10, to SUM.
 #define ADDMIN(at, SUM) \
-	VCVTPH2PS at(SI), Y5  \
-	VMULPS    Y4, Y5, Y5  \
+	VCVTPH2PS   at(SI), Y5   \
 	VFMADD231PS Y10, Y5, SUM
 
 // func tiledQ4_1AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
@@ -205,6 +195,7 @@ block:
 	VPMADDWD     Y15, Y2, Y2
 	VPMADDWD     Y15, Y3, Y3
 	VBROADCASTSS (BX), Y4
+	VMULPS       Y4, Y10, Y10
 	ADD(256, Y2, Y0)
 	ADD(272, Y3, Y1)
 	ADDMIN(288, Y8)
@@ -216,31 +207,29 @@ block:
 	VADDPS Y9, Y1, Y1
 	END
 
-// ADDK adds the pairs of words of INT, times the integer scales at the given address, the scale
-// of x in Y4 and the scales of the rows in D, to SUM.
+// ADDK adds the integers INT, times the scale of x in Y4, times the scales of the rows in D and the integer
+// scales at the given address, to SUM.
 #define ADDK(at, D, INT, SUM) \
-	VPBROADCASTQ at(SI), Y6   \
-	VPSHUFB      Y15, Y6, Y6  \
-	VPMADDWD     Y6, INT, INT \
-	VMULPS       Y4, D, Y6    \
-	VCVTDQ2PS    INT, INT     \
-	VFMADD231PS  Y6, INT, SUM
+	VPMOVZXBD   at(SI), Y6   \
+	VCVTDQ2PS   Y6, Y6       \
+	VMULPS      D, Y6, Y6    \
+	VCVTDQ2PS   INT, INT     \
+	VMULPS      Y4, INT, INT \
+	VFMADD231PS Y6, INT, SUM
 
-// SUBMIN subtracts the minimums at the given address, times the sums of x in Y5, the scale of x
-// in Y4 and the scales of the minimums in D, from SUM.
+// SUBMIN subtracts the minimums at the given address times their scales in D, times the sum of x in Y5, from
+// SUM.
 #define SUBMIN(at, D, SUM) \
-	VPBROADCASTQ at(SI), Y6  \
-	VPSHUFB      Y15, Y6, Y6 \
-	VPMADDWD     Y5, Y6, Y6  \
-	VMULPS       Y4, D, Y7   \
+	VPMOVZXBD    at(SI), Y6  \
 	VCVTDQ2PS    Y6, Y6      \
-	VFNMADD231PS Y7, Y6, SUM
+	VMULPS       D, Y6, Y6   \
+	VFNMADD231PS Y5, Y6, SUM
 
 // func tiledQ4_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 TEXT ·tiledQ4_KAVX2(SB), NOSPLIT, $0-48
 	START
 	VMOVDQU ·tiledLow(SB), Y14
-	VMOVDQU ·tiledSpread(SB), Y15
+	WORDS1(Y15)
 	VXORPS  Y8, Y8, Y8 // sums of the minimums' part
 	VXORPS  Y9, Y9, Y9
 
@@ -255,8 +244,13 @@ block:
 tile:
 	AHEAD(0)
 	Q4BLOCK(32)
+	VPMADDWD     Y15, Y2, Y2
+	VPMADDWD     Y15, Y3, Y3
 	VBROADCASTSS (BX), Y4
 	VPBROADCASTD (DX), Y5
+	VPMADDWD     Y15, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y4, Y5, Y5
 	ADDK(0, Y12, Y2, Y0)
 	ADDK(8, Y13, Y3, Y1)
 	SUBMIN(16, Y10, Y8)

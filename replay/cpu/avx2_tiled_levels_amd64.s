@@ -120,28 +120,21 @@ block:
 	JNZ  block
 	END4
 
-// SCALES converts the integer scales of 8 rows to words and stores each scale twice in its row's
-// lane.
-#define SCALES(h) \
-	VPMOVSXBD (8*h)(R8), Y0          \
-	VPSHUFB   ·tiledBoth(SB), Y0, Y0 \
-	VMOVDQU   Y0, (32*h+256)(SP)
-
 // func tiledIQ4_XSAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
-TEXT ·tiledIQ4_XSAVX2(SB), NOSPLIT, $320-48
+TEXT ·tiledIQ4_XSAVX2(SB), NOSPLIT, $288-48
 	START1
 	TABLE(levelsIQ4<>)
+	WORDS1(Y0)
+	VMOVDQU Y0, 256(SP)
 
 block:
 	HEAD(AHEAD1, 32, 160)
 
 tile:
-	SCALES(0)
-	SCALES(1)
-	TILE(AHEAD1, ZERO1, GROUP1, LARGE, 256(SP), 288(SP))
-	VCVTPH2PS (R13), Y0
-	VCVTPH2PS 16(R13), Y1
-	ADDROWS1
+	TILE(AHEAD1, ZERO1, GROUP1, LARGE, 256(SP), 256(SP))
+	SCALED(VPMOVSXBD, (R8), (R13), Y0, Y4)
+	SCALED(VPMOVSXBD, 8(R8), 16(R13), Y1, Y4)
+	ADDKROWS1
 	ADDQ      $16, R8
 	NEXT(256)
 	DECL R12
@@ -151,20 +144,20 @@ tile:
 	END1
 
 // func tiledFourIQ4_XSAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
-TEXT ·tiledFourIQ4_XSAVX2(SB), NOSPLIT, $320-64
+TEXT ·tiledFourIQ4_XSAVX2(SB), NOSPLIT, $288-64
 	START4
 	TABLE(levelsIQ4<>)
+	WORDS1(Y0)
+	VMOVDQU Y0, 256(SP)
 
 block:
 	HEAD(AHEAD4, 32, 160)
 
 tile:
-	SCALES(0)
-	SCALES(1)
-	TILE(AHEAD4, ZERO4, GROUP4, LARGE, 256(SP), 288(SP))
-	VCVTPH2PS (R13), Y0
-	VCVTPH2PS 16(R13), Y1
-	ADDROWS4
+	TILE(AHEAD4, ZERO4, GROUP4, LARGE, 256(SP), 256(SP))
+	SCALED(VPMOVSXBD, (R8), (R13), Y0, Y4)
+	SCALED(VPMOVSXBD, 8(R8), 16(R13), Y1, Y4)
+	ADDKROWS4
 	ADDQ      $16, R8
 	NEXT(256)
 	DECL R12

@@ -246,12 +246,12 @@ done: \
 // In K types the integers times their scales are below 2^24, and so is their sum. They are
 // therefore exact as float32, which is faster than 32-bit integers.
 
-// ADDK adds the integers I times their integer scale.
+// ADDK adds the integers I, times the scale of x at address dx, times d and their integer scale, whose
+// product is in Z26.
 #define ADDK(dx, I, ACC) \
 	VCVTDQ2PS   I, I         \
-	VMULPS      Z26, I, I    \
-	VMULPS.BCST dx, Z24, Z16 \
-	VFMADD231PS Z16, I, ACC
+	VMULPS.BCST dx, I, I     \
+	VFMADD231PS Z26, I, ACC
 #define ADDK1 \
 	ADDK((DX), Z8, Z0)
 #define ADDK2 \
@@ -287,25 +287,42 @@ done: \
 	ADDKK((DX)(R12*2), Z10, Z14, Z2) \
 	ADDKK((DX)(R13*1), Z11, Z15, Z3)
 
-// MIN computes the contribution of the minimums. It multiplies the minimums,
-// words in C, by the sums of x at s, and the result by the scale of the minimums
-// in Z25 and the scale of x at dx. OP, VFMADD231PS or VFNMADD231PS, adds it to ACC or
-// subtracts it.
-#define MIN(OP, C, dx, s, ACC) \
+// MIN computes the contribution of the minimums M. It multiplies the sum of x at s, two words, by
+// the scale of x at dx. OP, VFMADD231PS or VFNMADD231PS, adds the product of that with M to ACC or
+// subtracts it. ONES is 1 in every word.
+#define MIN(OP, M, ONES, dx, s, ACC) \
+	VPXORD        Z17, Z17, Z17    \
+	VPDPWSSD.BCST s, ONES, Z17     \
+	VCVTDQ2PS     Z17, Z17         \
+	VMULPS.BCST   dx, Z17, Z17     \
+	OP            M, Z17, ACC
+#define MIN1(OP, M, ONES) \
+	MIN(OP, M, ONES, (DX), (BX), Z4)
+#define MIN2(OP, M, ONES) \
+	MIN(OP, M, ONES, (DX), (BX), Z4) \
+	MIN(OP, M, ONES, (DX)(R12*1), (BX)(R12*1), Z5)
+#define MIN4(OP, M, ONES) \
+	MIN2(OP, M, ONES)                              \
+	MIN(OP, M, ONES, (DX)(R12*2), (BX)(R12*2), Z6) \
+	MIN(OP, M, ONES, (DX)(R13*1), (BX)(R13*1), Z7)
+
+// MINS is MIN for minimums of columns 0 to 15 and 16 to 31, which are words in C. It multiplies them by
+// the sums of x at s, and the result by the scale of the minimums in Z25 times the scale of x at dx.
+#define MINS(OP, C, dx, s, ACC) \
 	VPXORD        Z17, Z17, Z17 \
 	VPDPWSSD.BCST s, C, Z17     \
 	VCVTDQ2PS     Z17, Z17      \
 	VMULPS.BCST   dx, Z25, Z16  \
 	OP            Z16, Z17, ACC
-#define MIN1(OP, C) \
-	MIN(OP, C, (DX), (BX), Z4)
-#define MIN2(OP, C) \
-	MIN(OP, C, (DX), (BX), Z4) \
-	MIN(OP, C, (DX)(R12*1), (BX)(R12*1), Z5)
-#define MIN4(OP, C) \
-	MIN2(OP, C)                              \
-	MIN(OP, C, (DX)(R12*2), (BX)(R12*2), Z6) \
-	MIN(OP, C, (DX)(R13*1), (BX)(R13*1), Z7)
+#define MINS1(OP, C) \
+	MINS(OP, C, (DX), (BX), Z4)
+#define MINS2(OP, C) \
+	MINS(OP, C, (DX), (BX), Z4) \
+	MINS(OP, C, (DX)(R12*1), (BX)(R12*1), Z5)
+#define MINS4(OP, C) \
+	MINS2(OP, C)                              \
+	MINS(OP, C, (DX)(R12*2), (BX)(R12*2), Z6) \
+	MINS(OP, C, (DX)(R13*1), (BX)(R13*1), Z7)
 
 // The HEAD macros read the data before the tiles of a block. HEAD loads the scales
 // d to Z24; HEADMIN loads dmin to Z25 as well; NOHEAD is for types without such

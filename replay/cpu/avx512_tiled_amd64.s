@@ -104,7 +104,6 @@ TEXT ·tiledQ4_0x8AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledQ4_0AMX(SB), 0, $29824-80
 	AMX(0xf8f8f8f8, 0, 1, 288, Q40CONSTANTS, NOHEAD, Q40TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
 
-// Q41TILE multiplies a tile of Q4_1. MIN multiplies minimums by integers; for Q4_1 these are 1.
 #define Q41TILE(LESS, DOT, ADD, MIN) \
 	PREFETCH4(0)               \
 	PREFETCHT0 (AHEAD+256)(SI) \
@@ -116,7 +115,7 @@ TEXT ·tiledQ4_0AMX(SB), 0, $29824-80
 	VCVTPH2PS  256(SI), Z24    \
 	VCVTPH2PS  288(SI), Z25    \
 	ADD                        \
-	MIN(VFMADD231PS, Z30)
+	MIN(VFMADD231PS, Z25, Z30)
 #define Q41TILE1 Q41TILE(NOLESS1, DOT1, ADD1, MIN1)
 #define Q41TILE2 Q41TILE(NOLESS2, DOT2, ADD2, MIN2)
 #define Q41TILE4 Q41TILE(NOLESS4, DOT4, ADD4, MIN4)
@@ -146,18 +145,6 @@ TEXT ·tiledQ4_1x4AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledQ4_1AMX(SB), 0, $29824-80
 	AMX(0, 0, 1, 320, Q41CONSTANTS, NOHEAD, Q41TILEX, SUMS1, STEP1, POSTD0, POSTD1, LEAST1)
 
-// tiledWordPairs is a shuffle that repeats each of 16 bytes, which are in all quarters of the
-// register, as two words.
-DATA ·tiledWordPairs+0(SB)/8, $0x8001800180008000
-DATA ·tiledWordPairs+8(SB)/8, $0x8003800380028002
-DATA ·tiledWordPairs+16(SB)/8, $0x8005800580048004
-DATA ·tiledWordPairs+24(SB)/8, $0x8007800780068006
-DATA ·tiledWordPairs+32(SB)/8, $0x8009800980088008
-DATA ·tiledWordPairs+40(SB)/8, $0x800b800b800a800a
-DATA ·tiledWordPairs+48(SB)/8, $0x800d800d800c800c
-DATA ·tiledWordPairs+56(SB)/8, $0x800f800f800e800e
-GLOBL ·tiledWordPairs(SB), RODATA|NOPTR, $64
-
 #define Q4KTILE(LESS, DOT, ADD, MIN) \
 	PREFETCH4(0)                    \
 	PREFETCHT0      (AHEAD+256)(SI) \
@@ -168,18 +155,21 @@ GLOBL ·tiledWordPairs(SB), RODATA|NOPTR, $64
 	NIBBLES(32, 3, DOT)             \
 	VPMOVZXBD       (SI), Z26       \
 	VCVTDQ2PS       Z26, Z26        \
-	VBROADCASTI32X4 16(SI), Z27     \
-	VPSHUFB         Z30, Z27, Z27   \
+	VMULPS          Z24, Z26, Z26   \
+	VPMOVZXBD       16(SI), Z27     \
+	VCVTDQ2PS       Z27, Z27        \
+	VMULPS          Z25, Z27, Z27   \
 	ADD                             \
-	MIN(VFNMADD231PS, Z27)
+	MIN(VFNMADD231PS, Z27, Z30)
 #define Q4KTILE1 Q4KTILE(NOLESS1, DOT1, ADDK1, MIN1)
 #define Q4KTILE2 Q4KTILE(NOLESS2, DOT2, ADDK2, MIN2)
 #define Q4KTILE4 Q4KTILE(NOLESS4, DOT4, ADDK4, MIN4)
 #define Q4KTILEX Q4KTILE(NONE, KEEP, KEEPDS, KEEPMIN)
 
+// Z30 is 1 in every word.
 #define Q4KCONSTANTS \
 	FILL32(0x0f0f0f0f, Z31) \
-	VMOVDQU64 ·tiledWordPairs(SB), Z30
+	FILL32(0x00010001, Z30)
 
 // func tiledQ4_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ4_Kx1AVX512(SB), NOSPLIT, $0-64
@@ -283,7 +273,7 @@ TEXT ·tiledQ6_KAMX(SB), 0, $29824-80
 	NIBBLES(0, 2, DOT) \
 	NIBBLES(0, 3, DOT) \
 	ADD                \
-	MIN(VFMADD231PS, Z29)
+	MIN(VFMADD231PS, Z25, Z29)
 #define MLX4TILE1 MLX4TILE(NOLESS1, DOT1, ADD1, MIN1)
 #define MLX4TILE4 MLX4TILE(NOLESS4, DOT4, ADD4, MIN4)
 
@@ -301,7 +291,7 @@ TEXT ·tiledQ6_KAMX(SB), 0, $29824-80
 	Q6KGROUPS(0, DOT, DOT)     \
 	Q6KGROUPS(1, DOT, DOT)     \
 	ADD                        \
-	MIN(VFMADD231PS, Z29)
+	MIN(VFMADD231PS, Z25, Z29)
 #define MLX6TILE1 MLX6TILE(NOLESS1, DOT1, ADD1, MIN1)
 #define MLX6TILE4 MLX6TILE(NOLESS4, DOT4, ADD4, MIN4)
 
@@ -325,7 +315,7 @@ TEXT ·tiledQ6_KAMX(SB), 0, $29824-80
 	BYTES(6, DOT)    \
 	BYTES(7, DOT)    \
 	ADD              \
-	MIN(VFMADD231PS, Z29)
+	MIN(VFMADD231PS, Z25, Z29)
 #define MLX8TILE1 MLX8TILE(NOLESS1, DOT1, ADD1, MIN1)
 #define MLX8TILE4 MLX8TILE(NOLESS4, DOT4, ADD4, MIN4)
 

@@ -307,69 +307,64 @@ TEXT ·leastQ4_1NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b18014e // add x14, x10, x24
 
 l0:
+	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
+	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
+	WORD $0x2a1303f0 // mov w16, w19
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0x2a1303f0 // mov w16, w19
+	WORD $0xb24001f1 // orr x17, x15, #0x1
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0xb24001f1 // orr x17, x15, #0x1
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
 	WORD $0xaa1903f3 // mov x19, x25
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xaa0b03e1 // mov x1, x11
-	WORD $0xaa0903e0 // mov x0, x9
+	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
+	WORD $0xaa0b03e0 // mov x0, x11
 	WORD $0xaa1603f5 // mov x21, x22
-	WORD $0xaa0b03f7 // mov x23, x11
-	WORD $0xaa0903fa // mov x26, x9
+	WORD $0xaa0903f7 // mov x23, x9
+	WORD $0xaa0b03fa // mov x26, x11
 
 l1:
-	WORD $0x910482a2 // add x2, x21, #0x120
+	WORD $0x910482a1 // add x1, x21, #0x120
 	WORD $0xf1008273 // subs x19, x19, #0x20
 	WORD $0x910502b5 // add x21, x21, #0x140
-	WORD $0xfc6f7848 // ldr d8, [x2, x15, lsl #3]
-	WORD $0xfc717849 // ldr d9, [x2, x17, lsl #3]
-	WORD $0x8b180022 // add x2, x1, x24
-	WORD $0x0ddfcaea // ld1r { v10.2s }, [x23], #4
-	WORD $0x4ddfcb4b // ld1r { v11.4s }, [x26], #4
-	WORD $0x0d40c84c // ld1r { v12.2s }, [x2]
-	WORD $0x8b0a0022 // add x2, x1, x10
-	WORD $0x8b0e0021 // add x1, x1, x14
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0d40c84d // ld1r { v13.2s }, [x2]
-	WORD $0x0d40c82e // ld1r { v14.2s }, [x1]
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
+	WORD $0xfc6f7828 // ldr d8, [x1, x15, lsl #3]
+	WORD $0xfc717829 // ldr d9, [x1, x17, lsl #3]
+	WORD $0x8b180001 // add x1, x0, x24
+	WORD $0x0ddfcb4a // ld1r { v10.2s }, [x26], #4
+	WORD $0x0d40c82b // ld1r { v11.2s }, [x1]
+	WORD $0x8b0a0001 // add x1, x0, x10
+	WORD $0x8b0e0000 // add x0, x0, x14
+	WORD $0xbd4002ee // ldr s14, [x23]
+	WORD $0x0d40c82c // ld1r { v12.2s }, [x1]
+	WORD $0x0d40c80d // ld1r { v13.2s }, [x0]
+	WORD $0xbc786aef // ldr s15, [x23, x24]
 	WORD $0x0e60294a // saddlp v10.2s, v10.4h
-	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0xbc78680f // ldr s15, [x0, x24]
-	WORD $0xbc6a6810 // ldr s16, [x0, x10]
-	WORD $0xbc6e6813 // ldr s19, [x0, x14]
-	WORD $0xaa1703e1 // mov x1, x23
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
-	WORD $0x6e2bdd11 // fmul v17.4s, v8.4s, v11.4s
-	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
-	WORD $0x6e2bdd2b // fmul v11.4s, v9.4s, v11.4s
-	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
-	WORD $0x4f8f9112 // fmul v18.4s, v8.4s, v15.s[0]
-	WORD $0x4f8f912f // fmul v15.4s, v9.4s, v15.s[0]
-	WORD $0x4f909114 // fmul v20.4s, v8.4s, v16.s[0]
-	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x4f909130 // fmul v16.4s, v9.4s, v16.s[0]
-	WORD $0x4f939108 // fmul v8.4s, v8.4s, v19.s[0]
-	WORD $0x4f939129 // fmul v9.4s, v9.4s, v19.s[0]
-	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
+	WORD $0x0e60296b // saddlp v11.2s, v11.4h
+	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
+	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
 	WORD $0xaa1a03e0 // mov x0, x26
-	WORD $0x4f8a1227 // fmla v7.4s, v17.4s, v10.s[0]
-	WORD $0x4f8a1166 // fmla v6.4s, v11.4s, v10.s[0]
-	WORD $0x4f8c1245 // fmla v5.4s, v18.4s, v12.s[0]
-	WORD $0x4f8c11e4 // fmla v4.4s, v15.4s, v12.s[0]
-	WORD $0x4f8d1282 // fmla v2.4s, v20.4s, v13.s[0]
-	WORD $0x4f8d1203 // fmla v3.4s, v16.4s, v13.s[0]
-	WORD $0x4f8e1100 // fmla v0.4s, v8.4s, v14.s[0]
-	WORD $0x4f8e1121 // fmla v1.4s, v9.4s, v14.s[0]
-	WORD $0x54fffa8c // b.gt l1
+	WORD $0x0e60298c // saddlp v12.2s, v12.4h
+	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
+	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
+	WORD $0x0e21d96b // scvtf v11.2s, v11.2s
+	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
+	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
+	WORD $0x6e2edd4a // fmul v10.4s, v10.4s, v14.4s
+	WORD $0xbc6a6aee // ldr s14, [x23, x10]
+	WORD $0x6e2fdd6b // fmul v11.4s, v11.4s, v15.4s
+	WORD $0xbc6e6aef // ldr s15, [x23, x14]
+	WORD $0x910012f7 // add x23, x23, #0x4
+	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
+	WORD $0x6e2fddad // fmul v13.4s, v13.4s, v15.4s
+	WORD $0x4f8a1107 // fmla v7.4s, v8.4s, v10.s[0]
+	WORD $0x4f8a1126 // fmla v6.4s, v9.4s, v10.s[0]
+	WORD $0x4f8b1105 // fmla v5.4s, v8.4s, v11.s[0]
+	WORD $0x4f8b1124 // fmla v4.4s, v9.4s, v11.s[0]
+	WORD $0x4f8c1103 // fmla v3.4s, v8.4s, v12.s[0]
+	WORD $0x4f8c1120 // fmla v0.4s, v9.4s, v12.s[0]
+	WORD $0x4f8d1101 // fmla v1.4s, v8.4s, v13.s[0]
+	WORD $0x4f8d1122 // fmla v2.4s, v9.4s, v13.s[0]
+	WORD $0x54fffb0c // b.gt l1
 	WORD $0xd37cedef // lsl x15, x15, #4
 	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f3 // mov w19, wzr
@@ -387,16 +382,16 @@ l1:
 	WORD $0x3cb16984 // str q4, [x12, x17]
 	WORD $0x3cef69a4 // ldr q4, [x13, x15]
 	WORD $0x3cf169a5 // ldr q5, [x13, x17]
-	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
-	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3caf69a2 // str q2, [x13, x15]
-	WORD $0x3cb169a3 // str q3, [x13, x17]
-	WORD $0x3cef6902 // ldr q2, [x8, x15]
+	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
+	WORD $0x4e20d4a0 // fadd v0.4s, v5.4s, v0.4s
+	WORD $0x3caf69a3 // str q3, [x13, x15]
+	WORD $0x3cb169a0 // str q0, [x13, x17]
+	WORD $0x3cef6900 // ldr q0, [x8, x15]
 	WORD $0x3cf16903 // ldr q3, [x8, x17]
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x4e22d461 // fadd v1.4s, v3.4s, v2.4s
 	WORD $0x3caf6900 // str q0, [x8, x15]
 	WORD $0x5280004f // mov w15, #0x2
 	WORD $0x3cb16901 // str q1, [x8, x17]
-	WORD $0x3707f4f0 // tbnz w16, #0x0, l0
+	WORD $0x3707f590 // tbnz w16, #0x0, l0
 	RET

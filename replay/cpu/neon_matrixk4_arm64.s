@@ -37,7 +37,7 @@ TEXT ·tiledQ4_Kx8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400202b // b.lt l3
+	WORD $0x54001f8b // b.lt l3
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x8b1902e9 // add x9, x23, x25
 
@@ -101,205 +101,200 @@ l2:
 	WORD $0x3dc031ea // ldr q10, [x15, #0xc0]
 	WORD $0xfd40060b // ldr d11, [x16, #0x8]
 	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x4e201d2c // and v12.16b, v9.16b, v0.16b
-	WORD $0x4e201d4a // and v10.16b, v10.16b, v0.16b
-	WORD $0xfd40060d // ldr d13, [x16, #0x8]
+	WORD $0x4e201d29 // and v9.16b, v9.16b, v0.16b
+	WORD $0x4e201d4c // and v12.16b, v10.16b, v0.16b
+	WORD $0xfd40060a // ldr d10, [x16, #0x8]
 	WORD $0x8b180210 // add x16, x16, x24
 	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e8a3989 // zip1 v9.4s, v12.4s, v10.4s
-	WORD $0x6e1805ab // mov v11.d[1], v13.d[0]
-	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
-	WORD $0x4e8ba527 // smmla v7.4s, v9.16b, v11.16b
-	WORD $0x4e8ba548 // smmla v8.4s, v10.16b, v11.16b
+	WORD $0x6e18054b // mov v11.d[1], v10.d[0]
+	WORD $0x4e8c392a // zip1 v10.4s, v9.4s, v12.4s
+	WORD $0x4e8c7929 // zip2 v9.4s, v9.4s, v12.4s
+	WORD $0x4e8ba547 // smmla v7.4s, v10.16b, v11.16b
+	WORD $0x4e8ba528 // smmla v8.4s, v9.16b, v11.16b
 	WORD $0xfd40060b // ldr d11, [x16, #0x8]
 	WORD $0xfd40062c // ldr d12, [x17, #0x8]
 	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
 	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e8ba525 // smmla v5.4s, v9.16b, v11.16b
-	WORD $0x4e8ba546 // smmla v6.4s, v10.16b, v11.16b
+	WORD $0x4e8ba545 // smmla v5.4s, v10.16b, v11.16b
+	WORD $0x4e8ba526 // smmla v6.4s, v9.16b, v11.16b
 	WORD $0xfd40060b // ldr d11, [x16, #0x8]
 	WORD $0xfd40062c // ldr d12, [x17, #0x8]
 	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
 	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e8ba523 // smmla v3.4s, v9.16b, v11.16b
-	WORD $0x4e8ba544 // smmla v4.4s, v10.16b, v11.16b
+	WORD $0x4e8ba543 // smmla v3.4s, v10.16b, v11.16b
+	WORD $0x4e8ba524 // smmla v4.4s, v9.16b, v11.16b
 	WORD $0xfd40060b // ldr d11, [x16, #0x8]
 	WORD $0xfd40062c // ldr d12, [x17, #0x8]
 	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
 	WORD $0xaa1703f0 // mov x16, x23
-	WORD $0x4e8ba521 // smmla v1.4s, v9.16b, v11.16b
-	WORD $0x4e8ba542 // smmla v2.4s, v10.16b, v11.16b
+	WORD $0x4e8ba541 // smmla v1.4s, v10.16b, v11.16b
+	WORD $0x4e8ba522 // smmla v2.4s, v9.16b, v11.16b
 	WORD $0x3dc001e9 // ldr q9, [x15]
 	WORD $0x3dc011ea // ldr q10, [x15, #0x40]
 	WORD $0xfd400a0b // ldr d11, [x16, #0x10]
 	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x6f0c052c // ushr v12.16b, v9.16b, #0x4
-	WORD $0x6f0c054a // ushr v10.16b, v10.16b, #0x4
-	WORD $0xfd400a0d // ldr d13, [x16, #0x10]
+	WORD $0x6f0c0529 // ushr v9.16b, v9.16b, #0x4
+	WORD $0x6f0c054c // ushr v12.16b, v10.16b, #0x4
+	WORD $0xfd400a0a // ldr d10, [x16, #0x10]
 	WORD $0x8b180210 // add x16, x16, x24
 	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e8a3989 // zip1 v9.4s, v12.4s, v10.4s
-	WORD $0x6e1805ab // mov v11.d[1], v13.d[0]
-	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
-	WORD $0x4e8ba527 // smmla v7.4s, v9.16b, v11.16b
-	WORD $0x4e8ba548 // smmla v8.4s, v10.16b, v11.16b
+	WORD $0x6e18054b // mov v11.d[1], v10.d[0]
+	WORD $0x4e8c392a // zip1 v10.4s, v9.4s, v12.4s
+	WORD $0x4e8c7929 // zip2 v9.4s, v9.4s, v12.4s
+	WORD $0x4e8ba547 // smmla v7.4s, v10.16b, v11.16b
+	WORD $0x4e8ba528 // smmla v8.4s, v9.16b, v11.16b
 	WORD $0xfd400a0b // ldr d11, [x16, #0x10]
 	WORD $0xfd400a2c // ldr d12, [x17, #0x10]
 	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
 	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e8ba525 // smmla v5.4s, v9.16b, v11.16b
-	WORD $0x4e8ba546 // smmla v6.4s, v10.16b, v11.16b
+	WORD $0x4e8ba545 // smmla v5.4s, v10.16b, v11.16b
+	WORD $0x4e8ba526 // smmla v6.4s, v9.16b, v11.16b
 	WORD $0xfd400a0b // ldr d11, [x16, #0x10]
 	WORD $0xfd400a2c // ldr d12, [x17, #0x10]
 	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
 	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e8ba523 // smmla v3.4s, v9.16b, v11.16b
-	WORD $0x4e8ba544 // smmla v4.4s, v10.16b, v11.16b
+	WORD $0x4e8ba543 // smmla v3.4s, v10.16b, v11.16b
+	WORD $0x4e8ba524 // smmla v4.4s, v9.16b, v11.16b
 	WORD $0xfd400a0b // ldr d11, [x16, #0x10]
 	WORD $0xfd400a2c // ldr d12, [x17, #0x10]
 	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
 	WORD $0xaa1703f0 // mov x16, x23
-	WORD $0x4e8ba521 // smmla v1.4s, v9.16b, v11.16b
-	WORD $0x4e8ba542 // smmla v2.4s, v10.16b, v11.16b
+	WORD $0x4e8ba541 // smmla v1.4s, v10.16b, v11.16b
+	WORD $0x4e8ba522 // smmla v2.4s, v9.16b, v11.16b
 	WORD $0x3dc021e9 // ldr q9, [x15, #0x80]
 	WORD $0x3dc031ea // ldr q10, [x15, #0xc0]
 	WORD $0x8b18020f // add x15, x16, x24
 	WORD $0xfd400e0c // ldr d12, [x16, #0x18]
-	WORD $0x6f0c052b // ushr v11.16b, v9.16b, #0x4
-	WORD $0x6f0c054a // ushr v10.16b, v10.16b, #0x4
-	WORD $0xfd400ded // ldr d13, [x15, #0x18]
+	WORD $0x6f0c0529 // ushr v9.16b, v9.16b, #0x4
+	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #0x4
+	WORD $0xfd400dea // ldr d10, [x15, #0x18]
 	WORD $0x8b1801ef // add x15, x15, x24
 	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e8a3969 // zip1 v9.4s, v11.4s, v10.4s
-	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x4e8a796a // zip2 v10.4s, v11.4s, v10.4s
-	WORD $0x4e8ca527 // smmla v7.4s, v9.16b, v12.16b
-	WORD $0x4e8ca548 // smmla v8.4s, v10.16b, v12.16b
+	WORD $0x6e18054c // mov v12.d[1], v10.d[0]
+	WORD $0x4e8b392a // zip1 v10.4s, v9.4s, v11.4s
+	WORD $0x4e8b7929 // zip2 v9.4s, v9.4s, v11.4s
+	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
+	WORD $0x4e8ca528 // smmla v8.4s, v9.16b, v12.16b
 	WORD $0xfd400deb // ldr d11, [x15, #0x18]
 	WORD $0xfd400e0c // ldr d12, [x16, #0x18]
 	WORD $0x8b18020f // add x15, x16, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
 	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e8ba525 // smmla v5.4s, v9.16b, v11.16b
-	WORD $0x4e8ba546 // smmla v6.4s, v10.16b, v11.16b
+	WORD $0x4e8ba545 // smmla v5.4s, v10.16b, v11.16b
+	WORD $0x4e8ba526 // smmla v6.4s, v9.16b, v11.16b
 	WORD $0xfd400deb // ldr d11, [x15, #0x18]
 	WORD $0xfd400e0c // ldr d12, [x16, #0x18]
 	WORD $0x8b18020f // add x15, x16, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
 	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e8ba523 // smmla v3.4s, v9.16b, v11.16b
-	WORD $0x4e8ba544 // smmla v4.4s, v10.16b, v11.16b
+	WORD $0x4e8ba543 // smmla v3.4s, v10.16b, v11.16b
+	WORD $0x4e8ba524 // smmla v4.4s, v9.16b, v11.16b
 	WORD $0xfd400deb // ldr d11, [x15, #0x18]
 	WORD $0xfd400e0c // ldr d12, [x16, #0x18]
 	WORD $0x8b18020f // add x15, x16, x24
 	WORD $0x8b0801d0 // add x16, x14, x8
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0xaa0903ef // mov x15, x9
-	WORD $0x4e8ba521 // smmla v1.4s, v9.16b, v11.16b
-	WORD $0x4e8ba542 // smmla v2.4s, v10.16b, v11.16b
-	WORD $0x4e8818eb // uzp1 v11.4s, v7.4s, v8.4s
+	WORD $0x8b0d096f // add x15, x11, x13, lsl #2
+	WORD $0x4e8ba541 // smmla v1.4s, v10.16b, v11.16b
+	WORD $0x4e8ba522 // smmla v2.4s, v9.16b, v11.16b
+	WORD $0x4e8818ea // uzp1 v10.4s, v7.4s, v8.4s
 	WORD $0x4e8858e7 // uzp2 v7.4s, v7.4s, v8.4s
-	WORD $0xbc6d7969 // ldr s9, [x11, x13, lsl #2]
-	WORD $0x2f08a529 // ushll v9.8h, v9.8b, #0x0
-	WORD $0x2f10a52a // ushll v10.4s, v9.4h, #0x0
-	WORD $0xfc6d7ac9 // ldr d9, [x22, x13, lsl #3]
+	WORD $0x0d40c9e9 // ld1r { v9.2s }, [x15]
+	WORD $0xfc6d7acb // ldr d11, [x22, x13, lsl #3]
+	WORD $0xaa0903ef // mov x15, x9
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
 	WORD $0xbd4001ec // ldr s12, [x15]
-	WORD $0x3dc001cd // ldr q13, [x14]
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-	WORD $0x910005ad // add x13, x13, #0x1
-	WORD $0x4eaa9d6b // mul v11.4s, v11.4s, v10.4s
-	WORD $0x4eaa9ce7 // mul v7.4s, v7.4s, v10.4s
-	WORD $0xf10011bf // cmp x13, #0x4
-	WORD $0x4f8c912c // fmul v12.4s, v9.4s, v12.s[0]
-	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x0e21796b // fcvtl v11.4s, v11.4h
 	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x4e2ccd6d // fmla v13.4s, v11.4s, v12.4s
-	WORD $0x3d8001cd // str q13, [x14]
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x2f08a529 // ushll v9.8h, v9.8b, #0x0
+	WORD $0x910005ad // add x13, x13, #0x1
+	WORD $0xf10011bf // cmp x13, #0x4
+	WORD $0x4f8c914a // fmul v10.4s, v10.4s, v12.s[0]
+	WORD $0x2f10a529 // ushll v9.4s, v9.4h, #0x0
+	WORD $0x6e21d929 // ucvtf v9.4s, v9.4s
+	WORD $0x6e29dd69 // fmul v9.4s, v11.4s, v9.4s
+	WORD $0x3dc001cb // ldr q11, [x14]
+	WORD $0x4e29cd4b // fmla v11.4s, v10.4s, v9.4s
+	WORD $0x3d8001cb // str q11, [x14]
 	WORD $0xbd4001e8 // ldr s8, [x15]
-	WORD $0x3dc0020b // ldr q11, [x16]
 	WORD $0x8b08020e // add x14, x16, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f889128 // fmul v8.4s, v9.4s, v8.s[0]
-	WORD $0x4e28cceb // fmla v11.4s, v7.4s, v8.4s
+	WORD $0x4f8890e7 // fmul v7.4s, v7.4s, v8.s[0]
+	WORD $0x3dc00208 // ldr q8, [x16]
+	WORD $0x4e29cce8 // fmla v8.4s, v7.4s, v9.4s
 	WORD $0x4e8618a7 // uzp1 v7.4s, v5.4s, v6.4s
 	WORD $0x4e8658a5 // uzp2 v5.4s, v5.4s, v6.4s
-	WORD $0x3d80020b // str q11, [x16]
+	WORD $0x3d800208 // str q8, [x16]
 	WORD $0xbd4001e8 // ldr s8, [x15]
-	WORD $0x3dc001cb // ldr q11, [x14]
 	WORD $0x8b0801d0 // add x16, x14, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4eaa9ce7 // mul v7.4s, v7.4s, v10.4s
-	WORD $0x4f889128 // fmul v8.4s, v9.4s, v8.s[0]
-	WORD $0x4eaa9ca5 // mul v5.4s, v5.4s, v10.4s
 	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
 	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x4e28cceb // fmla v11.4s, v7.4s, v8.4s
-	WORD $0x3d8001cb // str q11, [x14]
+	WORD $0x4f8890e7 // fmul v7.4s, v7.4s, v8.s[0]
+	WORD $0x3dc001c8 // ldr q8, [x14]
+	WORD $0x4e29cce8 // fmla v8.4s, v7.4s, v9.4s
+	WORD $0x3d8001c8 // str q8, [x14]
 	WORD $0xbd4001e6 // ldr s6, [x15]
-	WORD $0x3dc00207 // ldr q7, [x16]
 	WORD $0x8b08020e // add x14, x16, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f869126 // fmul v6.4s, v9.4s, v6.s[0]
-	WORD $0x4e26cca7 // fmla v7.4s, v5.4s, v6.4s
+	WORD $0x4f8690a5 // fmul v5.4s, v5.4s, v6.s[0]
+	WORD $0x3dc00206 // ldr q6, [x16]
+	WORD $0x4e29cca6 // fmla v6.4s, v5.4s, v9.4s
 	WORD $0x4e841865 // uzp1 v5.4s, v3.4s, v4.4s
 	WORD $0x4e845863 // uzp2 v3.4s, v3.4s, v4.4s
-	WORD $0x3d800207 // str q7, [x16]
+	WORD $0x3d800206 // str q6, [x16]
 	WORD $0xbd4001e6 // ldr s6, [x15]
-	WORD $0x3dc001c7 // ldr q7, [x14]
 	WORD $0x8b0801d0 // add x16, x14, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4eaa9ca5 // mul v5.4s, v5.4s, v10.4s
-	WORD $0x4f869126 // fmul v6.4s, v9.4s, v6.s[0]
-	WORD $0x4eaa9c63 // mul v3.4s, v3.4s, v10.4s
 	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4e26cca7 // fmla v7.4s, v5.4s, v6.4s
-	WORD $0x3d8001c7 // str q7, [x14]
+	WORD $0x4f8690a5 // fmul v5.4s, v5.4s, v6.s[0]
+	WORD $0x3dc001c6 // ldr q6, [x14]
+	WORD $0x4e29cca6 // fmla v6.4s, v5.4s, v9.4s
+	WORD $0x3d8001c6 // str q6, [x14]
 	WORD $0xbd4001e4 // ldr s4, [x15]
-	WORD $0x3dc00205 // ldr q5, [x16]
 	WORD $0x8b08020e // add x14, x16, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f849124 // fmul v4.4s, v9.4s, v4.s[0]
-	WORD $0x4e24cc65 // fmla v5.4s, v3.4s, v4.4s
+	WORD $0x4f849063 // fmul v3.4s, v3.4s, v4.s[0]
+	WORD $0x3dc00204 // ldr q4, [x16]
+	WORD $0x4e29cc64 // fmla v4.4s, v3.4s, v9.4s
 	WORD $0x4e821823 // uzp1 v3.4s, v1.4s, v2.4s
 	WORD $0x4e825821 // uzp2 v1.4s, v1.4s, v2.4s
-	WORD $0x3d800205 // str q5, [x16]
+	WORD $0x3d800204 // str q4, [x16]
 	WORD $0xbd4001e4 // ldr s4, [x15]
-	WORD $0x3dc001c5 // ldr q5, [x14]
 	WORD $0x8b0801d0 // add x16, x14, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4eaa9c63 // mul v3.4s, v3.4s, v10.4s
-	WORD $0x4f849124 // fmul v4.4s, v9.4s, v4.s[0]
-	WORD $0x4eaa9c21 // mul v1.4s, v1.4s, v10.4s
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
 	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
-	WORD $0x4e24cc65 // fmla v5.4s, v3.4s, v4.4s
-	WORD $0x3d8001c5 // str q5, [x14]
+	WORD $0x4f849063 // fmul v3.4s, v3.4s, v4.s[0]
+	WORD $0x3dc001c4 // ldr q4, [x14]
+	WORD $0x4e29cc64 // fmla v4.4s, v3.4s, v9.4s
+	WORD $0x3d8001c4 // str q4, [x14]
 	WORD $0xbd4001e2 // ldr s2, [x15]
-	WORD $0x3dc00203 // ldr q3, [x16]
 	WORD $0x8b08020e // add x14, x16, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f829122 // fmul v2.4s, v9.4s, v2.s[0]
-	WORD $0x4e22cc23 // fmla v3.4s, v1.4s, v2.4s
-	WORD $0x3d800203 // str q3, [x16]
-	WORD $0x54ffe221 // b.ne l2
+	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
+	WORD $0x3dc00202 // ldr q2, [x16]
+	WORD $0x4e29cc22 // fmla v2.4s, v1.4s, v9.4s
+	WORD $0x3d800202 // str q2, [x16]
+	WORD $0x54ffe2c1 // b.ne l2
 	WORD $0x1100054a // add w10, w10, #0x1
 	WORD $0x9104816b // add x11, x11, #0x120
 	WORD $0x9104818c // add x12, x12, #0x120
 	WORD $0x7100215f // cmp w10, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
-	WORD $0x54ffe121 // b.ne l1
+	WORD $0x54ffe1c1 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x912502d6 // add x22, x22, #0x940
-	WORD $0x54ffe06c // b.gt l0
+	WORD $0x54ffe10c // b.gt l0
 
 l3:
 	RET
@@ -340,85 +335,74 @@ l0:
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
 	WORD $0xaa1903f5 // mov x21, x25
 	WORD $0xaa1603f7 // mov x23, x22
-	WORD $0xaa0b03e3 // mov x3, x11
-	WORD $0xaa0903e0 // mov x0, x9
+	WORD $0xaa0b03e1 // mov x1, x11
+	WORD $0xaa0903fa // mov x26, x9
 
 l1:
-	WORD $0x910082e1 // add x1, x23, #0x20
-	WORD $0x2a1f03fa // mov w26, wzr
-	WORD $0xaa0303e2 // mov x2, x3
-	WORD $0xfc6f7828 // ldr d8, [x1, x15, lsl #3]
-	WORD $0xfc717829 // ldr d9, [x1, x17, lsl #3]
-	WORD $0x8b1302e1 // add x1, x23, x19
-	WORD $0x91014021 // add x1, x1, #0x50
-	WORD $0xaa0003e4 // mov x4, x0
+	WORD $0x910082e2 // add x2, x23, #0x20
+	WORD $0x2a1f03e0 // mov w0, wzr
+	WORD $0xaa0103e3 // mov x3, x1
+	WORD $0xfc6f7848 // ldr d8, [x2, x15, lsl #3]
+	WORD $0xfc717849 // ldr d9, [x2, x17, lsl #3]
+	WORD $0x8b1302e2 // add x2, x23, x19
+	WORD $0x91014042 // add x2, x2, #0x50
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
 	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
+	WORD $0x6ea0f908 // fneg v8.4s, v8.4s
+	WORD $0x6ea0f929 // fneg v9.4s, v9.4s
 
 l2:
-	WORD $0xaa0103e5 // mov x5, x1
-	WORD $0x8b0a0066 // add x6, x3, x10
-	WORD $0x1100075a // add w26, w26, #0x1
-	WORD $0x0ddfc8aa // ld1r { v10.2s }, [x5], #4
-	WORD $0x0d40c8ab // ld1r { v11.2s }, [x5]
-	WORD $0x8b180065 // add x5, x3, x24
-	WORD $0x8b0e0063 // add x3, x3, x14
-	WORD $0x7100235f // cmp w26, #0x8
-	WORD $0x0ddfc84c // ld1r { v12.2s }, [x2], #4
-	WORD $0x91048021 // add x1, x1, #0x120
+	WORD $0xaa0203e4 // mov x4, x2
+	WORD $0x11000400 // add w0, w0, #0x1
+	WORD $0x91048042 // add x2, x2, #0x120
+	WORD $0x0ddfc88a // ld1r { v10.2s }, [x4], #4
+	WORD $0x0d40c88b // ld1r { v11.2s }, [x4]
+	WORD $0x8b180024 // add x4, x1, x24
+	WORD $0x0ddfc86c // ld1r { v12.2s }, [x3], #4
+	WORD $0x0d40c88d // ld1r { v13.2s }, [x4]
+	WORD $0x8b0a0024 // add x4, x1, x10
+	WORD $0x8b0e0021 // add x1, x1, x14
 	WORD $0x2f08a54a // ushll v10.8h, v10.8b, #0x0
 	WORD $0x2f08a56b // ushll v11.8h, v11.8b, #0x0
-	WORD $0x4ddfc88d // ld1r { v13.4s }, [x4], #4
-	WORD $0x0d40c8ae // ld1r { v14.2s }, [x5]
-	WORD $0x0d40c8cf // ld1r { v15.2s }, [x6]
-	WORD $0x0d40c870 // ld1r { v16.2s }, [x3]
+	WORD $0x0d40c88e // ld1r { v14.2s }, [x4]
+	WORD $0x0d40c82f // ld1r { v15.2s }, [x1]
 	WORD $0x0e60298c // saddlp v12.2s, v12.4h
+	WORD $0xbd400350 // ldr s16, [x26]
+	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
+	WORD $0xbc786b51 // ldr s17, [x26, x24]
+	WORD $0x7100201f // cmp w0, #0x8
 	WORD $0x2f10a54a // ushll v10.4s, v10.4h, #0x0
 	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
-	WORD $0xbc786811 // ldr s17, [x0, x24]
 	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
-	WORD $0xbc6a6812 // ldr s18, [x0, x10]
-	WORD $0xbc6e6813 // ldr s19, [x0, x14]
 	WORD $0x0e6029ef // saddlp v15.2s, v15.4h
-	WORD $0x0e602a10 // saddlp v16.2s, v16.4h
 	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
+	WORD $0xaa0303e1 // mov x1, x3
+	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
 	WORD $0x6e21d94a // ucvtf v10.4s, v10.4s
 	WORD $0x6e21d96b // ucvtf v11.4s, v11.4s
-	WORD $0x4f919114 // fmul v20.4s, v8.4s, v17.s[0]
 	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
-	WORD $0x4f919131 // fmul v17.4s, v9.4s, v17.s[0]
-	WORD $0x4f929115 // fmul v21.4s, v8.4s, v18.s[0]
 	WORD $0x0e21d9ef // scvtf v15.2s, v15.2s
-	WORD $0x0e21da10 // scvtf v16.2s, v16.2s
-	WORD $0x6e2ddd16 // fmul v22.4s, v8.4s, v13.4s
-	WORD $0x6e2ddd2d // fmul v13.4s, v9.4s, v13.4s
-	WORD $0x4f929132 // fmul v18.4s, v9.4s, v18.s[0]
-	WORD $0xaa0403e0 // mov x0, x4
-	WORD $0x6ea0f94a // fneg v10.4s, v10.4s
-	WORD $0x6ea0f96b // fneg v11.4s, v11.4s
-	WORD $0xaa0203e3 // mov x3, x2
-	WORD $0x4f8c9157 // fmul v23.4s, v10.4s, v12.s[0]
-	WORD $0x4f8c916c // fmul v12.4s, v11.4s, v12.s[0]
-	WORD $0x4f8e9158 // fmul v24.4s, v10.4s, v14.s[0]
-	WORD $0x4f8e916e // fmul v14.4s, v11.4s, v14.s[0]
-	WORD $0x4f8f9159 // fmul v25.4s, v10.4s, v15.s[0]
-	WORD $0x4f8f916f // fmul v15.4s, v11.4s, v15.s[0]
-	WORD $0x4f90914a // fmul v10.4s, v10.4s, v16.s[0]
-	WORD $0x4f90916b // fmul v11.4s, v11.4s, v16.s[0]
-	WORD $0x4f939110 // fmul v16.4s, v8.4s, v19.s[0]
-	WORD $0x4f939133 // fmul v19.4s, v9.4s, v19.s[0]
-	WORD $0x4e37cec7 // fmla v7.4s, v22.4s, v23.4s
-	WORD $0x4e2ccda6 // fmla v6.4s, v13.4s, v12.4s
-	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
-	WORD $0x4e2ece24 // fmla v4.4s, v17.4s, v14.4s
-	WORD $0x4e39cea3 // fmla v3.4s, v21.4s, v25.4s
-	WORD $0x4e2fce40 // fmla v0.4s, v18.4s, v15.4s
-	WORD $0x4e2ace01 // fmla v1.4s, v16.4s, v10.4s
-	WORD $0x4e2bce62 // fmla v2.4s, v19.4s, v11.4s
-	WORD $0x54fff8a1 // b.ne l2
+	WORD $0x6e30dd8c // fmul v12.4s, v12.4s, v16.4s
+	WORD $0xbc6a6b50 // ldr s16, [x26, x10]
+	WORD $0x6e31ddad // fmul v13.4s, v13.4s, v17.4s
+	WORD $0xbc6e6b51 // ldr s17, [x26, x14]
+	WORD $0x9100135a // add x26, x26, #0x4
+	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
+	WORD $0x6e2bdd2b // fmul v11.4s, v9.4s, v11.4s
+	WORD $0x6e30ddce // fmul v14.4s, v14.4s, v16.4s
+	WORD $0x6e31ddef // fmul v15.4s, v15.4s, v17.4s
+	WORD $0x4f8c1147 // fmla v7.4s, v10.4s, v12.s[0]
+	WORD $0x4f8c1166 // fmla v6.4s, v11.4s, v12.s[0]
+	WORD $0x4f8d1145 // fmla v5.4s, v10.4s, v13.s[0]
+	WORD $0x4f8d1164 // fmla v4.4s, v11.4s, v13.s[0]
+	WORD $0x4f8e1143 // fmla v3.4s, v10.4s, v14.s[0]
+	WORD $0x4f8e1160 // fmla v0.4s, v11.4s, v14.s[0]
+	WORD $0x4f8f1141 // fmla v1.4s, v10.4s, v15.s[0]
+	WORD $0x4f8f1162 // fmla v2.4s, v11.4s, v15.s[0]
+	WORD $0x54fffa21 // b.ne l2
 	WORD $0xf10402b5 // subs x21, x21, #0x100
 	WORD $0x912502f7 // add x23, x23, #0x940
-	WORD $0x54fff70c // b.gt l1
+	WORD $0x54fff86c // b.gt l1
 	WORD $0xd37ef66f // lsl x15, x19, #2
 	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f5 // mov w21, wzr
@@ -447,5 +431,5 @@ l2:
 	WORD $0x3caf6900 // str q0, [x8, x15]
 	WORD $0x5280004f // mov w15, #0x2
 	WORD $0x3cb16901 // str q1, [x8, x17]
-	WORD $0x3707f190 // tbnz w16, #0x0, l0
+	WORD $0x3707f2f0 // tbnz w16, #0x0, l0
 	RET

@@ -37,7 +37,7 @@ TEXT ·tiledQ5_Kx8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400232b // b.lt l3
+	WORD $0x5400228b // b.lt l3
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
 	WORD $0x8b1902e9 // add x9, x23, x25
@@ -107,22 +107,22 @@ l2:
 	WORD $0x4e8ca542 // smmla v2.4s, v10.16b, v12.16b
 	WORD $0x4e8ca563 // smmla v3.4s, v11.16b, v12.16b
 	WORD $0x3dc041ea // ldr q10, [x15, #0x100]
-	WORD $0x3dc021eb // ldr q11, [x15, #0x80]
+	WORD $0x3dc021ec // ldr q12, [x15, #0x80]
 	WORD $0x3dc031ed // ldr q13, [x15, #0xc0]
-	WORD $0xfd40060e // ldr d14, [x16, #0x8]
-	WORD $0x4f0a554c // shl v12.16b, v10.16b, #0x2
-	WORD $0x4e2a854a // add v10.16b, v10.16b, v10.16b
-	WORD $0x4e201d6b // and v11.16b, v11.16b, v0.16b
-	WORD $0x4e201dad // and v13.16b, v13.16b, v0.16b
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x4e211d8c // and v12.16b, v12.16b, v1.16b
-	WORD $0x4e211d4a // and v10.16b, v10.16b, v1.16b
-	WORD $0x4eab1d8c // orr v12.16b, v12.16b, v11.16b
-	WORD $0x4ead1d4a // orr v10.16b, v10.16b, v13.16b
-	WORD $0xfd40060b // ldr d11, [x16, #0x8]
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x6e18056e // mov v14.d[1], v11.d[0]
 	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0xfd40060e // ldr d14, [x16, #0x8]
+	WORD $0x4f0a554b // shl v11.16b, v10.16b, #0x2
+	WORD $0x4e2a854a // add v10.16b, v10.16b, v10.16b
+	WORD $0x4e201d8c // and v12.16b, v12.16b, v0.16b
+	WORD $0x4e201dad // and v13.16b, v13.16b, v0.16b
+	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0x4e211d6b // and v11.16b, v11.16b, v1.16b
+	WORD $0x4e211d4a // and v10.16b, v10.16b, v1.16b
+	WORD $0x4eac1d6c // orr v12.16b, v11.16b, v12.16b
+	WORD $0x4ead1d4a // orr v10.16b, v10.16b, v13.16b
+	WORD $0xfd40062b // ldr d11, [x17, #0x8]
+	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x6e18056e // mov v14.d[1], v11.d[0]
 	WORD $0x4e8a398b // zip1 v11.4s, v12.4s, v10.4s
 	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
 	WORD $0x4e8ea568 // smmla v8.4s, v11.16b, v14.16b
@@ -149,23 +149,23 @@ l2:
 	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
 	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
 	WORD $0x3dc041ea // ldr q10, [x15, #0x100]
-	WORD $0x3dc011ed // ldr q13, [x15, #0x40]
+	WORD $0x3dc001ec // ldr q12, [x15]
 	WORD $0x6f0f054b // ushr v11.16b, v10.16b, #0x1
 	WORD $0x4e211d4a // and v10.16b, v10.16b, v1.16b
-	WORD $0x4e211d6c // and v12.16b, v11.16b, v1.16b
-	WORD $0x3dc001eb // ldr q11, [x15]
-	WORD $0xfd400a0e // ldr d14, [x16, #0x10]
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x6f0c156a // usra v10.16b, v11.16b, #0x4
-	WORD $0xfd400a0b // ldr d11, [x16, #0x10]
-	WORD $0x6f0c15ac // usra v12.16b, v13.16b, #0x4
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x6e18056e // mov v14.d[1], v11.d[0]
+	WORD $0x4e211d6d // and v13.16b, v11.16b, v1.16b
+	WORD $0x3dc011eb // ldr q11, [x15, #0x40]
 	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e8c394b // zip1 v11.4s, v10.4s, v12.4s
-	WORD $0x4e8c794a // zip2 v10.4s, v10.4s, v12.4s
-	WORD $0x4e8ea568 // smmla v8.4s, v11.16b, v14.16b
-	WORD $0x4e8ea549 // smmla v9.4s, v10.16b, v14.16b
+	WORD $0x6f0c158a // usra v10.16b, v12.16b, #0x4
+	WORD $0xfd400a0c // ldr d12, [x16, #0x10]
+	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0x6f0c156d // usra v13.16b, v11.16b, #0x4
+	WORD $0xfd400a2b // ldr d11, [x17, #0x10]
+	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x6e18056c // mov v12.d[1], v11.d[0]
+	WORD $0x4e8d394b // zip1 v11.4s, v10.4s, v13.4s
+	WORD $0x4e8d794a // zip2 v10.4s, v10.4s, v13.4s
+	WORD $0x4e8ca568 // smmla v8.4s, v11.16b, v12.16b
+	WORD $0x4e8ca549 // smmla v9.4s, v10.16b, v12.16b
 	WORD $0xfd400a0c // ldr d12, [x16, #0x10]
 	WORD $0xfd400a2d // ldr d13, [x17, #0x10]
 	WORD $0x8b180230 // add x16, x17, x24
@@ -188,142 +188,137 @@ l2:
 	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
 	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
 	WORD $0x3dc041ea // ldr q10, [x15, #0x100]
-	WORD $0x3dc021ec // ldr q12, [x15, #0x80]
+	WORD $0x3dc031ed // ldr q13, [x15, #0xc0]
 	WORD $0x6f0e054b // ushr v11.16b, v10.16b, #0x2
 	WORD $0x6f0d054a // ushr v10.16b, v10.16b, #0x3
-	WORD $0x4e211d6b // and v11.16b, v11.16b, v1.16b
-	WORD $0x4e211d4d // and v13.16b, v10.16b, v1.16b
-	WORD $0x3dc031ea // ldr q10, [x15, #0xc0]
+	WORD $0x4e211d6c // and v12.16b, v11.16b, v1.16b
+	WORD $0x4e211d4a // and v10.16b, v10.16b, v1.16b
+	WORD $0x3dc021eb // ldr q11, [x15, #0x80]
 	WORD $0x8b18020f // add x15, x16, x24
-	WORD $0x6f0c158b // usra v11.16b, v12.16b, #0x4
-	WORD $0x6f0c154d // usra v13.16b, v10.16b, #0x4
-	WORD $0xfd400e0c // ldr d12, [x16, #0x18]
-	WORD $0xfd400dee // ldr d14, [x15, #0x18]
+	WORD $0x6f0c156c // usra v12.16b, v11.16b, #0x4
+	WORD $0x6f0c15aa // usra v10.16b, v13.16b, #0x4
+	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
+	WORD $0xfd400deb // ldr d11, [x15, #0x18]
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4e8d396a // zip1 v10.4s, v11.4s, v13.4s
-	WORD $0x6e1805cc // mov v12.d[1], v14.d[0]
-	WORD $0x4e8d796b // zip2 v11.4s, v11.4s, v13.4s
+	WORD $0x6e18056d // mov v13.d[1], v11.d[0]
+	WORD $0x4e8a398b // zip1 v11.4s, v12.4s, v10.4s
+	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
 	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e8ca548 // smmla v8.4s, v10.16b, v12.16b
-	WORD $0x4e8ca569 // smmla v9.4s, v11.16b, v12.16b
+	WORD $0x4e8da568 // smmla v8.4s, v11.16b, v13.16b
+	WORD $0x4e8da549 // smmla v9.4s, v10.16b, v13.16b
 	WORD $0xfd400dec // ldr d12, [x15, #0x18]
 	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
 	WORD $0x8b18020f // add x15, x16, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
 	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e8ca546 // smmla v6.4s, v10.16b, v12.16b
-	WORD $0x4e8ca567 // smmla v7.4s, v11.16b, v12.16b
+	WORD $0x4e8ca566 // smmla v6.4s, v11.16b, v12.16b
+	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
 	WORD $0xfd400dec // ldr d12, [x15, #0x18]
 	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
 	WORD $0x8b18020f // add x15, x16, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
 	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e8ca544 // smmla v4.4s, v10.16b, v12.16b
-	WORD $0x4e8ca565 // smmla v5.4s, v11.16b, v12.16b
+	WORD $0x4e8ca564 // smmla v4.4s, v11.16b, v12.16b
+	WORD $0x4e8ca545 // smmla v5.4s, v10.16b, v12.16b
 	WORD $0xfd400dec // ldr d12, [x15, #0x18]
 	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
 	WORD $0x8b18020f // add x15, x16, x24
 	WORD $0x8b0801d0 // add x16, x14, x8
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0xaa0903ef // mov x15, x9
-	WORD $0x4e8ca542 // smmla v2.4s, v10.16b, v12.16b
-	WORD $0x4e8ca563 // smmla v3.4s, v11.16b, v12.16b
-	WORD $0x4e89190c // uzp1 v12.4s, v8.4s, v9.4s
+	WORD $0x8b0d096f // add x15, x11, x13, lsl #2
+	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
+	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
+	WORD $0x4e89190b // uzp1 v11.4s, v8.4s, v9.4s
 	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0xbc6d796a // ldr s10, [x11, x13, lsl #2]
-	WORD $0x2f08a54a // ushll v10.8h, v10.8b, #0x0
-	WORD $0x2f10a54b // ushll v11.4s, v10.4h, #0x0
-	WORD $0xfc6d7aca // ldr d10, [x22, x13, lsl #3]
+	WORD $0x0d40c9ea // ld1r { v10.2s }, [x15]
+	WORD $0xfc6d7acc // ldr d12, [x22, x13, lsl #3]
+	WORD $0xaa0903ef // mov x15, x9
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
 	WORD $0xbd4001ed // ldr s13, [x15]
-	WORD $0x3dc001ce // ldr q14, [x14]
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
-	WORD $0x910005ad // add x13, x13, #0x1
-	WORD $0x4eab9d8c // mul v12.4s, v12.4s, v11.4s
-	WORD $0x4eab9d08 // mul v8.4s, v8.4s, v11.4s
-	WORD $0xf10011bf // cmp x13, #0x4
-	WORD $0x4f8d914d // fmul v13.4s, v10.4s, v13.s[0]
-	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x0e21798c // fcvtl v12.4s, v12.4h
 	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x4e2dcd8e // fmla v14.4s, v12.4s, v13.4s
-	WORD $0x3d8001ce // str q14, [x14]
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x2f08a54a // ushll v10.8h, v10.8b, #0x0
+	WORD $0x910005ad // add x13, x13, #0x1
+	WORD $0xf10011bf // cmp x13, #0x4
+	WORD $0x4f8d916b // fmul v11.4s, v11.4s, v13.s[0]
+	WORD $0x2f10a54a // ushll v10.4s, v10.4h, #0x0
+	WORD $0x6e21d94a // ucvtf v10.4s, v10.4s
+	WORD $0x6e2add8a // fmul v10.4s, v12.4s, v10.4s
+	WORD $0x3dc001cc // ldr q12, [x14]
+	WORD $0x4e2acd6c // fmla v12.4s, v11.4s, v10.4s
+	WORD $0x3d8001cc // str q12, [x14]
 	WORD $0xbd4001e9 // ldr s9, [x15]
-	WORD $0x3dc0020c // ldr q12, [x16]
 	WORD $0x8b08020e // add x14, x16, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
-	WORD $0x4e29cd0c // fmla v12.4s, v8.4s, v9.4s
+	WORD $0x4f899108 // fmul v8.4s, v8.4s, v9.s[0]
+	WORD $0x3dc00209 // ldr q9, [x16]
+	WORD $0x4e2acd09 // fmla v9.4s, v8.4s, v10.4s
 	WORD $0x4e8718c8 // uzp1 v8.4s, v6.4s, v7.4s
 	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
-	WORD $0x3d80020c // str q12, [x16]
+	WORD $0x3d800209 // str q9, [x16]
 	WORD $0xbd4001e9 // ldr s9, [x15]
-	WORD $0x3dc001cc // ldr q12, [x14]
 	WORD $0x8b0801d0 // add x16, x14, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4eab9d08 // mul v8.4s, v8.4s, v11.4s
-	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
-	WORD $0x4eab9cc6 // mul v6.4s, v6.4s, v11.4s
 	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x4e29cd0c // fmla v12.4s, v8.4s, v9.4s
-	WORD $0x3d8001cc // str q12, [x14]
+	WORD $0x4f899108 // fmul v8.4s, v8.4s, v9.s[0]
+	WORD $0x3dc001c9 // ldr q9, [x14]
+	WORD $0x4e2acd09 // fmla v9.4s, v8.4s, v10.4s
+	WORD $0x3d8001c9 // str q9, [x14]
 	WORD $0xbd4001e7 // ldr s7, [x15]
-	WORD $0x3dc00208 // ldr q8, [x16]
 	WORD $0x8b08020e // add x14, x16, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
-	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
+	WORD $0x4f8790c6 // fmul v6.4s, v6.4s, v7.s[0]
+	WORD $0x3dc00207 // ldr q7, [x16]
+	WORD $0x4e2accc7 // fmla v7.4s, v6.4s, v10.4s
 	WORD $0x4e851886 // uzp1 v6.4s, v4.4s, v5.4s
 	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
-	WORD $0x3d800208 // str q8, [x16]
+	WORD $0x3d800207 // str q7, [x16]
 	WORD $0xbd4001e7 // ldr s7, [x15]
-	WORD $0x3dc001c8 // ldr q8, [x14]
 	WORD $0x8b0801d0 // add x16, x14, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4eab9cc6 // mul v6.4s, v6.4s, v11.4s
-	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
-	WORD $0x4eab9c84 // mul v4.4s, v4.4s, v11.4s
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
 	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
-	WORD $0x3d8001c8 // str q8, [x14]
+	WORD $0x4f8790c6 // fmul v6.4s, v6.4s, v7.s[0]
+	WORD $0x3dc001c7 // ldr q7, [x14]
+	WORD $0x4e2accc7 // fmla v7.4s, v6.4s, v10.4s
+	WORD $0x3d8001c7 // str q7, [x14]
 	WORD $0xbd4001e5 // ldr s5, [x15]
-	WORD $0x3dc00206 // ldr q6, [x16]
 	WORD $0x8b08020e // add x14, x16, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
-	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
+	WORD $0x4f859084 // fmul v4.4s, v4.4s, v5.s[0]
+	WORD $0x3dc00205 // ldr q5, [x16]
+	WORD $0x4e2acc85 // fmla v5.4s, v4.4s, v10.4s
 	WORD $0x4e831844 // uzp1 v4.4s, v2.4s, v3.4s
 	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
-	WORD $0x3d800206 // str q6, [x16]
+	WORD $0x3d800205 // str q5, [x16]
 	WORD $0xbd4001e5 // ldr s5, [x15]
-	WORD $0x3dc001c6 // ldr q6, [x14]
 	WORD $0x8b0801d0 // add x16, x14, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4eab9c84 // mul v4.4s, v4.4s, v11.4s
-	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
-	WORD $0x4eab9c42 // mul v2.4s, v2.4s, v11.4s
 	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
-	WORD $0x3d8001c6 // str q6, [x14]
+	WORD $0x4f859084 // fmul v4.4s, v4.4s, v5.s[0]
+	WORD $0x3dc001c5 // ldr q5, [x14]
+	WORD $0x4e2acc85 // fmla v5.4s, v4.4s, v10.4s
+	WORD $0x3d8001c5 // str q5, [x14]
 	WORD $0xbd4001e3 // ldr s3, [x15]
-	WORD $0x3dc00204 // ldr q4, [x16]
 	WORD $0x8b08020e // add x14, x16, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f839143 // fmul v3.4s, v10.4s, v3.s[0]
-	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
-	WORD $0x3d800204 // str q4, [x16]
-	WORD $0x54ffdf41 // b.ne l2
+	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
+	WORD $0x3dc00203 // ldr q3, [x16]
+	WORD $0x4e2acc43 // fmla v3.4s, v2.4s, v10.4s
+	WORD $0x3d800203 // str q3, [x16]
+	WORD $0x54ffdfe1 // b.ne l2
 	WORD $0x1100054a // add w10, w10, #0x1
 	WORD $0x9100816b // add x11, x11, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x7100215f // cmp w10, #0x8
 	WORD $0x91001129 // add x9, x9, #0x4
-	WORD $0x54ffde41 // b.ne l1
+	WORD $0x54ffdee1 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x912d02d6 // add x22, x22, #0xb40
-	WORD $0x54ffdd8c // b.gt l0
+	WORD $0x54ffde2c // b.gt l0
 
 l3:
 	RET
@@ -364,85 +359,74 @@ l0:
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
 	WORD $0xaa1903f5 // mov x21, x25
 	WORD $0xaa1603f7 // mov x23, x22
-	WORD $0xaa0b03e3 // mov x3, x11
-	WORD $0xaa0903e0 // mov x0, x9
+	WORD $0xaa0b03e1 // mov x1, x11
+	WORD $0xaa0903fa // mov x26, x9
 
 l1:
-	WORD $0x910082e1 // add x1, x23, #0x20
-	WORD $0x2a1f03fa // mov w26, wzr
-	WORD $0xaa0303e2 // mov x2, x3
-	WORD $0xfc6f7828 // ldr d8, [x1, x15, lsl #3]
-	WORD $0xfc717829 // ldr d9, [x1, x17, lsl #3]
-	WORD $0x8b1302e1 // add x1, x23, x19
-	WORD $0x91014021 // add x1, x1, #0x50
-	WORD $0xaa0003e4 // mov x4, x0
+	WORD $0x910082e2 // add x2, x23, #0x20
+	WORD $0x2a1f03e0 // mov w0, wzr
+	WORD $0xaa0103e3 // mov x3, x1
+	WORD $0xfc6f7848 // ldr d8, [x2, x15, lsl #3]
+	WORD $0xfc717849 // ldr d9, [x2, x17, lsl #3]
+	WORD $0x8b1302e2 // add x2, x23, x19
+	WORD $0x91014042 // add x2, x2, #0x50
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
 	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
+	WORD $0x6ea0f908 // fneg v8.4s, v8.4s
+	WORD $0x6ea0f929 // fneg v9.4s, v9.4s
 
 l2:
-	WORD $0xaa0103e5 // mov x5, x1
-	WORD $0x8b0a0066 // add x6, x3, x10
-	WORD $0x1100075a // add w26, w26, #0x1
-	WORD $0x0ddfc8aa // ld1r { v10.2s }, [x5], #4
-	WORD $0x0d40c8ab // ld1r { v11.2s }, [x5]
-	WORD $0x8b180065 // add x5, x3, x24
-	WORD $0x8b0e0063 // add x3, x3, x14
-	WORD $0x7100235f // cmp w26, #0x8
-	WORD $0x0ddfc84c // ld1r { v12.2s }, [x2], #4
-	WORD $0x91008021 // add x1, x1, #0x20
+	WORD $0xaa0203e4 // mov x4, x2
+	WORD $0x11000400 // add w0, w0, #0x1
+	WORD $0x91008042 // add x2, x2, #0x20
+	WORD $0x0ddfc88a // ld1r { v10.2s }, [x4], #4
+	WORD $0x0d40c88b // ld1r { v11.2s }, [x4]
+	WORD $0x8b180024 // add x4, x1, x24
+	WORD $0x0ddfc86c // ld1r { v12.2s }, [x3], #4
+	WORD $0x0d40c88d // ld1r { v13.2s }, [x4]
+	WORD $0x8b0a0024 // add x4, x1, x10
+	WORD $0x8b0e0021 // add x1, x1, x14
 	WORD $0x2f08a54a // ushll v10.8h, v10.8b, #0x0
 	WORD $0x2f08a56b // ushll v11.8h, v11.8b, #0x0
-	WORD $0x4ddfc88d // ld1r { v13.4s }, [x4], #4
-	WORD $0x0d40c8ae // ld1r { v14.2s }, [x5]
-	WORD $0x0d40c8cf // ld1r { v15.2s }, [x6]
-	WORD $0x0d40c870 // ld1r { v16.2s }, [x3]
+	WORD $0x0d40c88e // ld1r { v14.2s }, [x4]
+	WORD $0x0d40c82f // ld1r { v15.2s }, [x1]
 	WORD $0x0e60298c // saddlp v12.2s, v12.4h
+	WORD $0xbd400350 // ldr s16, [x26]
+	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
+	WORD $0xbc786b51 // ldr s17, [x26, x24]
+	WORD $0x7100201f // cmp w0, #0x8
 	WORD $0x2f10a54a // ushll v10.4s, v10.4h, #0x0
 	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
-	WORD $0xbc786811 // ldr s17, [x0, x24]
 	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
-	WORD $0xbc6a6812 // ldr s18, [x0, x10]
-	WORD $0xbc6e6813 // ldr s19, [x0, x14]
 	WORD $0x0e6029ef // saddlp v15.2s, v15.4h
-	WORD $0x0e602a10 // saddlp v16.2s, v16.4h
 	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
+	WORD $0xaa0303e1 // mov x1, x3
+	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
 	WORD $0x6e21d94a // ucvtf v10.4s, v10.4s
 	WORD $0x6e21d96b // ucvtf v11.4s, v11.4s
-	WORD $0x4f919114 // fmul v20.4s, v8.4s, v17.s[0]
 	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
-	WORD $0x4f919131 // fmul v17.4s, v9.4s, v17.s[0]
-	WORD $0x4f929115 // fmul v21.4s, v8.4s, v18.s[0]
 	WORD $0x0e21d9ef // scvtf v15.2s, v15.2s
-	WORD $0x0e21da10 // scvtf v16.2s, v16.2s
-	WORD $0x6e2ddd16 // fmul v22.4s, v8.4s, v13.4s
-	WORD $0x6e2ddd2d // fmul v13.4s, v9.4s, v13.4s
-	WORD $0x4f929132 // fmul v18.4s, v9.4s, v18.s[0]
-	WORD $0xaa0403e0 // mov x0, x4
-	WORD $0x6ea0f94a // fneg v10.4s, v10.4s
-	WORD $0x6ea0f96b // fneg v11.4s, v11.4s
-	WORD $0xaa0203e3 // mov x3, x2
-	WORD $0x4f8c9157 // fmul v23.4s, v10.4s, v12.s[0]
-	WORD $0x4f8c916c // fmul v12.4s, v11.4s, v12.s[0]
-	WORD $0x4f8e9158 // fmul v24.4s, v10.4s, v14.s[0]
-	WORD $0x4f8e916e // fmul v14.4s, v11.4s, v14.s[0]
-	WORD $0x4f8f9159 // fmul v25.4s, v10.4s, v15.s[0]
-	WORD $0x4f8f916f // fmul v15.4s, v11.4s, v15.s[0]
-	WORD $0x4f90914a // fmul v10.4s, v10.4s, v16.s[0]
-	WORD $0x4f90916b // fmul v11.4s, v11.4s, v16.s[0]
-	WORD $0x4f939110 // fmul v16.4s, v8.4s, v19.s[0]
-	WORD $0x4f939133 // fmul v19.4s, v9.4s, v19.s[0]
-	WORD $0x4e37cec7 // fmla v7.4s, v22.4s, v23.4s
-	WORD $0x4e2ccda6 // fmla v6.4s, v13.4s, v12.4s
-	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
-	WORD $0x4e2ece24 // fmla v4.4s, v17.4s, v14.4s
-	WORD $0x4e39cea3 // fmla v3.4s, v21.4s, v25.4s
-	WORD $0x4e2fce40 // fmla v0.4s, v18.4s, v15.4s
-	WORD $0x4e2ace01 // fmla v1.4s, v16.4s, v10.4s
-	WORD $0x4e2bce62 // fmla v2.4s, v19.4s, v11.4s
-	WORD $0x54fff8a1 // b.ne l2
+	WORD $0x6e30dd8c // fmul v12.4s, v12.4s, v16.4s
+	WORD $0xbc6a6b50 // ldr s16, [x26, x10]
+	WORD $0x6e31ddad // fmul v13.4s, v13.4s, v17.4s
+	WORD $0xbc6e6b51 // ldr s17, [x26, x14]
+	WORD $0x9100135a // add x26, x26, #0x4
+	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
+	WORD $0x6e2bdd2b // fmul v11.4s, v9.4s, v11.4s
+	WORD $0x6e30ddce // fmul v14.4s, v14.4s, v16.4s
+	WORD $0x6e31ddef // fmul v15.4s, v15.4s, v17.4s
+	WORD $0x4f8c1147 // fmla v7.4s, v10.4s, v12.s[0]
+	WORD $0x4f8c1166 // fmla v6.4s, v11.4s, v12.s[0]
+	WORD $0x4f8d1145 // fmla v5.4s, v10.4s, v13.s[0]
+	WORD $0x4f8d1164 // fmla v4.4s, v11.4s, v13.s[0]
+	WORD $0x4f8e1143 // fmla v3.4s, v10.4s, v14.s[0]
+	WORD $0x4f8e1160 // fmla v0.4s, v11.4s, v14.s[0]
+	WORD $0x4f8f1141 // fmla v1.4s, v10.4s, v15.s[0]
+	WORD $0x4f8f1162 // fmla v2.4s, v11.4s, v15.s[0]
+	WORD $0x54fffa21 // b.ne l2
 	WORD $0xf10402b5 // subs x21, x21, #0x100
 	WORD $0x912d02f7 // add x23, x23, #0xb40
-	WORD $0x54fff70c // b.gt l1
+	WORD $0x54fff86c // b.gt l1
 	WORD $0xd37ef66f // lsl x15, x19, #2
 	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f5 // mov w21, wzr
@@ -471,5 +455,5 @@ l2:
 	WORD $0x3caf6900 // str q0, [x8, x15]
 	WORD $0x5280004f // mov w15, #0x2
 	WORD $0x3cb16901 // str q1, [x8, x17]
-	WORD $0x3707f190 // tbnz w16, #0x0, l0
+	WORD $0x3707f2f0 // tbnz w16, #0x0, l0
 	RET

@@ -37,7 +37,7 @@ TEXT ·tiledIQ4_XSx8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400228b // b.lt l3
+	WORD $0x540021eb // b.lt l3
 	WORD $0xd2931029 // mov x9, #0x9881
 	WORD $0xd281a02a // mov x10, #0xd01
 	WORD $0xf2b7f5a9 // movk x9, #0xbfad, lsl #16
@@ -116,73 +116,73 @@ l2:
 	WORD $0xfd40060d // ldr d13, [x16, #0x8]
 	WORD $0x4e211d4a // and v10.16b, v10.16b, v1.16b
 	WORD $0x4e211d6b // and v11.16b, v11.16b, v1.16b
-	WORD $0xfd40062e // ldr d14, [x17, #0x8]
 	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0x4e0a000a // tbl v10.16b, { v0.16b }, v10.16b
+	WORD $0x4e0b000c // tbl v12.16b, { v0.16b }, v11.16b
+	WORD $0xfd40062b // ldr d11, [x17, #0x8]
 	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e0a000c // tbl v12.16b, { v0.16b }, v10.16b
-	WORD $0x4e0b000b // tbl v11.16b, { v0.16b }, v11.16b
-	WORD $0x6e1805cd // mov v13.d[1], v14.d[0]
-	WORD $0x4e8b398a // zip1 v10.4s, v12.4s, v11.4s
-	WORD $0x4e8b798b // zip2 v11.4s, v12.4s, v11.4s
-	WORD $0x4e8da548 // smmla v8.4s, v10.16b, v13.16b
-	WORD $0x4e8da569 // smmla v9.4s, v11.16b, v13.16b
+	WORD $0x6e18056d // mov v13.d[1], v11.d[0]
+	WORD $0x4e8c394b // zip1 v11.4s, v10.4s, v12.4s
+	WORD $0x4e8c794a // zip2 v10.4s, v10.4s, v12.4s
+	WORD $0x4e8da568 // smmla v8.4s, v11.16b, v13.16b
+	WORD $0x4e8da549 // smmla v9.4s, v10.16b, v13.16b
 	WORD $0xfd40060c // ldr d12, [x16, #0x8]
 	WORD $0xfd40062d // ldr d13, [x17, #0x8]
 	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
 	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e8ca546 // smmla v6.4s, v10.16b, v12.16b
-	WORD $0x4e8ca567 // smmla v7.4s, v11.16b, v12.16b
+	WORD $0x4e8ca566 // smmla v6.4s, v11.16b, v12.16b
+	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
 	WORD $0xfd40060c // ldr d12, [x16, #0x8]
 	WORD $0xfd40062d // ldr d13, [x17, #0x8]
 	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
 	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e8ca544 // smmla v4.4s, v10.16b, v12.16b
-	WORD $0x4e8ca565 // smmla v5.4s, v11.16b, v12.16b
+	WORD $0x4e8ca564 // smmla v4.4s, v11.16b, v12.16b
+	WORD $0x4e8ca545 // smmla v5.4s, v10.16b, v12.16b
 	WORD $0xfd40060c // ldr d12, [x16, #0x8]
 	WORD $0xfd40062d // ldr d13, [x17, #0x8]
 	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
 	WORD $0xaa1703f0 // mov x16, x23
-	WORD $0x4e8ca542 // smmla v2.4s, v10.16b, v12.16b
-	WORD $0x4e8ca563 // smmla v3.4s, v11.16b, v12.16b
+	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
+	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
 	WORD $0x3dc001ea // ldr q10, [x15]
 	WORD $0x3dc011eb // ldr q11, [x15, #0x40]
 	WORD $0x8b180211 // add x17, x16, x24
 	WORD $0xfd400a0d // ldr d13, [x16, #0x10]
 	WORD $0x6f0c054a // ushr v10.16b, v10.16b, #0x4
 	WORD $0x6f0c056b // ushr v11.16b, v11.16b, #0x4
-	WORD $0xfd400a2e // ldr d14, [x17, #0x10]
 	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0x4e0a000a // tbl v10.16b, { v0.16b }, v10.16b
+	WORD $0x4e0b000c // tbl v12.16b, { v0.16b }, v11.16b
+	WORD $0xfd400a2b // ldr d11, [x17, #0x10]
 	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e0a000c // tbl v12.16b, { v0.16b }, v10.16b
-	WORD $0x4e0b000b // tbl v11.16b, { v0.16b }, v11.16b
-	WORD $0x6e1805cd // mov v13.d[1], v14.d[0]
-	WORD $0x4e8b398a // zip1 v10.4s, v12.4s, v11.4s
-	WORD $0x4e8b798b // zip2 v11.4s, v12.4s, v11.4s
-	WORD $0x4e8da548 // smmla v8.4s, v10.16b, v13.16b
-	WORD $0x4e8da569 // smmla v9.4s, v11.16b, v13.16b
+	WORD $0x6e18056d // mov v13.d[1], v11.d[0]
+	WORD $0x4e8c394b // zip1 v11.4s, v10.4s, v12.4s
+	WORD $0x4e8c794a // zip2 v10.4s, v10.4s, v12.4s
+	WORD $0x4e8da568 // smmla v8.4s, v11.16b, v13.16b
+	WORD $0x4e8da549 // smmla v9.4s, v10.16b, v13.16b
 	WORD $0xfd400a0c // ldr d12, [x16, #0x10]
 	WORD $0xfd400a2d // ldr d13, [x17, #0x10]
 	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
 	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e8ca546 // smmla v6.4s, v10.16b, v12.16b
-	WORD $0x4e8ca567 // smmla v7.4s, v11.16b, v12.16b
+	WORD $0x4e8ca566 // smmla v6.4s, v11.16b, v12.16b
+	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
 	WORD $0xfd400a0c // ldr d12, [x16, #0x10]
 	WORD $0xfd400a2d // ldr d13, [x17, #0x10]
 	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
 	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e8ca544 // smmla v4.4s, v10.16b, v12.16b
-	WORD $0x4e8ca565 // smmla v5.4s, v11.16b, v12.16b
+	WORD $0x4e8ca564 // smmla v4.4s, v11.16b, v12.16b
+	WORD $0x4e8ca545 // smmla v5.4s, v10.16b, v12.16b
 	WORD $0xfd400a0c // ldr d12, [x16, #0x10]
 	WORD $0xfd400a2d // ldr d13, [x17, #0x10]
 	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x4e8ca542 // smmla v2.4s, v10.16b, v12.16b
-	WORD $0x4e8ca563 // smmla v3.4s, v11.16b, v12.16b
+	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
+	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
 	WORD $0x3dc021ea // ldr q10, [x15, #0x80]
 	WORD $0x3dc031eb // ldr q11, [x15, #0xc0]
 	WORD $0xaa1703ef // mov x15, x23
@@ -190,135 +190,130 @@ l2:
 	WORD $0xfd400ded // ldr d13, [x15, #0x18]
 	WORD $0x6f0c054a // ushr v10.16b, v10.16b, #0x4
 	WORD $0x6f0c056b // ushr v11.16b, v11.16b, #0x4
-	WORD $0xfd400e0e // ldr d14, [x16, #0x18]
 	WORD $0x8b18020f // add x15, x16, x24
+	WORD $0x4e0a000a // tbl v10.16b, { v0.16b }, v10.16b
+	WORD $0x4e0b000c // tbl v12.16b, { v0.16b }, v11.16b
+	WORD $0xfd400e0b // ldr d11, [x16, #0x18]
 	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e0a000c // tbl v12.16b, { v0.16b }, v10.16b
-	WORD $0x4e0b000b // tbl v11.16b, { v0.16b }, v11.16b
-	WORD $0x6e1805cd // mov v13.d[1], v14.d[0]
-	WORD $0x4e8b398a // zip1 v10.4s, v12.4s, v11.4s
-	WORD $0x4e8b798b // zip2 v11.4s, v12.4s, v11.4s
-	WORD $0x4e8da548 // smmla v8.4s, v10.16b, v13.16b
-	WORD $0x4e8da569 // smmla v9.4s, v11.16b, v13.16b
+	WORD $0x6e18056d // mov v13.d[1], v11.d[0]
+	WORD $0x4e8c394b // zip1 v11.4s, v10.4s, v12.4s
+	WORD $0x4e8c794a // zip2 v10.4s, v10.4s, v12.4s
+	WORD $0x4e8da568 // smmla v8.4s, v11.16b, v13.16b
+	WORD $0x4e8da549 // smmla v9.4s, v10.16b, v13.16b
 	WORD $0xfd400dec // ldr d12, [x15, #0x18]
 	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
 	WORD $0x8b18020f // add x15, x16, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
 	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e8ca546 // smmla v6.4s, v10.16b, v12.16b
-	WORD $0x4e8ca567 // smmla v7.4s, v11.16b, v12.16b
+	WORD $0x4e8ca566 // smmla v6.4s, v11.16b, v12.16b
+	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
 	WORD $0xfd400dec // ldr d12, [x15, #0x18]
 	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
 	WORD $0x8b18020f // add x15, x16, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
 	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e8ca544 // smmla v4.4s, v10.16b, v12.16b
-	WORD $0x4e8ca565 // smmla v5.4s, v11.16b, v12.16b
+	WORD $0x4e8ca564 // smmla v4.4s, v11.16b, v12.16b
+	WORD $0x4e8ca545 // smmla v5.4s, v10.16b, v12.16b
 	WORD $0xfd400dec // ldr d12, [x15, #0x18]
 	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
 	WORD $0x8b18020f // add x15, x16, x24
 	WORD $0x8b0801d0 // add x16, x14, x8
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0xaa0903ef // mov x15, x9
-	WORD $0x4e8ca542 // smmla v2.4s, v10.16b, v12.16b
-	WORD $0x4e8ca563 // smmla v3.4s, v11.16b, v12.16b
-	WORD $0x4e89190c // uzp1 v12.4s, v8.4s, v9.4s
+	WORD $0x8b0d096f // add x15, x11, x13, lsl #2
+	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
+	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
+	WORD $0x4e89190b // uzp1 v11.4s, v8.4s, v9.4s
 	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0xbc6d796a // ldr s10, [x11, x13, lsl #2]
-	WORD $0x0f08a54a // sshll v10.8h, v10.8b, #0x0
-	WORD $0x0f10a54b // sshll v11.4s, v10.4h, #0x0
-	WORD $0xfc6d7aca // ldr d10, [x22, x13, lsl #3]
+	WORD $0x0d40c9ea // ld1r { v10.2s }, [x15]
+	WORD $0xfc6d7acc // ldr d12, [x22, x13, lsl #3]
+	WORD $0xaa0903ef // mov x15, x9
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
 	WORD $0xbd4001ed // ldr s13, [x15]
-	WORD $0x3dc001ce // ldr q14, [x14]
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
-	WORD $0x910005ad // add x13, x13, #0x1
-	WORD $0x4eab9d8c // mul v12.4s, v12.4s, v11.4s
-	WORD $0x4eab9d08 // mul v8.4s, v8.4s, v11.4s
-	WORD $0xf10011bf // cmp x13, #0x4
-	WORD $0x4f8d914d // fmul v13.4s, v10.4s, v13.s[0]
-	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x0e21798c // fcvtl v12.4s, v12.4h
 	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x4e2dcd8e // fmla v14.4s, v12.4s, v13.4s
-	WORD $0x3d8001ce // str q14, [x14]
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x0f08a54a // sshll v10.8h, v10.8b, #0x0
+	WORD $0x910005ad // add x13, x13, #0x1
+	WORD $0xf10011bf // cmp x13, #0x4
+	WORD $0x4f8d916b // fmul v11.4s, v11.4s, v13.s[0]
+	WORD $0x0f10a54a // sshll v10.4s, v10.4h, #0x0
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x6e2add8a // fmul v10.4s, v12.4s, v10.4s
+	WORD $0x3dc001cc // ldr q12, [x14]
+	WORD $0x4e2acd6c // fmla v12.4s, v11.4s, v10.4s
+	WORD $0x3d8001cc // str q12, [x14]
 	WORD $0xbd4001e9 // ldr s9, [x15]
-	WORD $0x3dc0020c // ldr q12, [x16]
 	WORD $0x8b08020e // add x14, x16, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
-	WORD $0x4e29cd0c // fmla v12.4s, v8.4s, v9.4s
+	WORD $0x4f899108 // fmul v8.4s, v8.4s, v9.s[0]
+	WORD $0x3dc00209 // ldr q9, [x16]
+	WORD $0x4e2acd09 // fmla v9.4s, v8.4s, v10.4s
 	WORD $0x4e8718c8 // uzp1 v8.4s, v6.4s, v7.4s
 	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
-	WORD $0x3d80020c // str q12, [x16]
+	WORD $0x3d800209 // str q9, [x16]
 	WORD $0xbd4001e9 // ldr s9, [x15]
-	WORD $0x3dc001cc // ldr q12, [x14]
 	WORD $0x8b0801d0 // add x16, x14, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4eab9d08 // mul v8.4s, v8.4s, v11.4s
-	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
-	WORD $0x4eab9cc6 // mul v6.4s, v6.4s, v11.4s
 	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x4e29cd0c // fmla v12.4s, v8.4s, v9.4s
-	WORD $0x3d8001cc // str q12, [x14]
+	WORD $0x4f899108 // fmul v8.4s, v8.4s, v9.s[0]
+	WORD $0x3dc001c9 // ldr q9, [x14]
+	WORD $0x4e2acd09 // fmla v9.4s, v8.4s, v10.4s
+	WORD $0x3d8001c9 // str q9, [x14]
 	WORD $0xbd4001e7 // ldr s7, [x15]
-	WORD $0x3dc00208 // ldr q8, [x16]
 	WORD $0x8b08020e // add x14, x16, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
-	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
+	WORD $0x4f8790c6 // fmul v6.4s, v6.4s, v7.s[0]
+	WORD $0x3dc00207 // ldr q7, [x16]
+	WORD $0x4e2accc7 // fmla v7.4s, v6.4s, v10.4s
 	WORD $0x4e851886 // uzp1 v6.4s, v4.4s, v5.4s
 	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
-	WORD $0x3d800208 // str q8, [x16]
+	WORD $0x3d800207 // str q7, [x16]
 	WORD $0xbd4001e7 // ldr s7, [x15]
-	WORD $0x3dc001c8 // ldr q8, [x14]
 	WORD $0x8b0801d0 // add x16, x14, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4eab9cc6 // mul v6.4s, v6.4s, v11.4s
-	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
-	WORD $0x4eab9c84 // mul v4.4s, v4.4s, v11.4s
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
 	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
-	WORD $0x3d8001c8 // str q8, [x14]
+	WORD $0x4f8790c6 // fmul v6.4s, v6.4s, v7.s[0]
+	WORD $0x3dc001c7 // ldr q7, [x14]
+	WORD $0x4e2accc7 // fmla v7.4s, v6.4s, v10.4s
+	WORD $0x3d8001c7 // str q7, [x14]
 	WORD $0xbd4001e5 // ldr s5, [x15]
-	WORD $0x3dc00206 // ldr q6, [x16]
 	WORD $0x8b08020e // add x14, x16, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
-	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
+	WORD $0x4f859084 // fmul v4.4s, v4.4s, v5.s[0]
+	WORD $0x3dc00205 // ldr q5, [x16]
+	WORD $0x4e2acc85 // fmla v5.4s, v4.4s, v10.4s
 	WORD $0x4e831844 // uzp1 v4.4s, v2.4s, v3.4s
 	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
-	WORD $0x3d800206 // str q6, [x16]
+	WORD $0x3d800205 // str q5, [x16]
 	WORD $0xbd4001e5 // ldr s5, [x15]
-	WORD $0x3dc001c6 // ldr q6, [x14]
 	WORD $0x8b0801d0 // add x16, x14, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4eab9c84 // mul v4.4s, v4.4s, v11.4s
-	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
-	WORD $0x4eab9c42 // mul v2.4s, v2.4s, v11.4s
 	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
-	WORD $0x3d8001c6 // str q6, [x14]
+	WORD $0x4f859084 // fmul v4.4s, v4.4s, v5.s[0]
+	WORD $0x3dc001c5 // ldr q5, [x14]
+	WORD $0x4e2acc85 // fmla v5.4s, v4.4s, v10.4s
+	WORD $0x3d8001c5 // str q5, [x14]
 	WORD $0xbd4001e3 // ldr s3, [x15]
-	WORD $0x3dc00204 // ldr q4, [x16]
 	WORD $0x8b08020e // add x14, x16, x8
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f839143 // fmul v3.4s, v10.4s, v3.s[0]
-	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
-	WORD $0x3d800204 // str q4, [x16]
-	WORD $0x54ffe121 // b.ne l2
+	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
+	WORD $0x3dc00203 // ldr q3, [x16]
+	WORD $0x4e2acc43 // fmla v3.4s, v2.4s, v10.4s
+	WORD $0x3d800203 // str q3, [x16]
+	WORD $0x54ffe1c1 // b.ne l2
 	WORD $0x1100054a // add w10, w10, #0x1
 	WORD $0x9100416b // add x11, x11, #0x10
 	WORD $0x9104018c // add x12, x12, #0x100
 	WORD $0x7100215f // cmp w10, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
-	WORD $0x54ffe021 // b.ne l1
+	WORD $0x54ffe0c1 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x912282d6 // add x22, x22, #0x8a0
-	WORD $0x54ffdf6c // b.gt l0
+	WORD $0x54ffe00c // b.gt l0
 
 l3:
 	RET

@@ -92,16 +92,15 @@ l4:
 	WORD $0xfc6a7a22 // ldr d2, [x17, x10, lsl #3]
 	WORD $0xfc6c7a23 // ldr d3, [x17, x12, lsl #3]
 	WORD $0x0ddfc9e4 // ld1r { v4.2s }, [x15], #4
+	WORD $0xbc404605 // ldr s5, [x16], #0x4
 	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
 	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
-	WORD $0x4ddfca05 // ld1r { v5.4s }, [x16], #4
 	WORD $0x0e602884 // saddlp v4.2s, v4.4h
-	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
-	WORD $0x6e25dc63 // fmul v3.4s, v3.4s, v5.4s
 	WORD $0x0e21d884 // scvtf v4.2s, v4.2s
+	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
 	WORD $0x4f841040 // fmla v0.4s, v2.4s, v4.s[0]
 	WORD $0x4f841061 // fmla v1.4s, v3.4s, v4.s[0]
-	WORD $0x54fffe2c // b.gt l4
+	WORD $0x54fffe4c // b.gt l4
 	WORD $0xd37ced4a // lsl x10, x10, #4
 	WORD $0xd37ced8c // lsl x12, x12, #4
 	WORD $0x2a1f03ed // mov w13, wzr
@@ -112,7 +111,7 @@ l4:
 	WORD $0x3caa6a80 // str q0, [x20, x10]
 	WORD $0x5280004a // mov w10, #0x2
 	WORD $0x3cac6a81 // str q1, [x20, x12]
-	WORD $0x3707fbcb // tbnz w11, #0x0, l3
+	WORD $0x3707fbeb // tbnz w11, #0x0, l3
 	RET
 
 // func tiledQ4_1x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -262,69 +261,64 @@ l2:
 	WORD $0x52800033 // mov w19, #0x1
 
 l3:
+	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
 	WORD $0x2a1303ef // mov w15, w19
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
+	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
 	WORD $0xb2400211 // orr x17, x16, #0x1
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
+	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
 	WORD $0xaa1903f3 // mov x19, x25
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xaa0a03e1 // mov x1, x10
-	WORD $0xaa0903e0 // mov x0, x9
+	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
+	WORD $0xaa0a03e0 // mov x0, x10
 	WORD $0xaa1603f5 // mov x21, x22
-	WORD $0xaa0a03f7 // mov x23, x10
-	WORD $0xaa0903fa // mov x26, x9
+	WORD $0xaa0903f7 // mov x23, x9
+	WORD $0xaa0a03fa // mov x26, x10
 
 l4:
-	WORD $0x910482a2 // add x2, x21, #0x120
+	WORD $0x910482a1 // add x1, x21, #0x120
 	WORD $0xf1008273 // subs x19, x19, #0x20
 	WORD $0x910502b5 // add x21, x21, #0x140
-	WORD $0xfc707848 // ldr d8, [x2, x16, lsl #3]
-	WORD $0xfc717849 // ldr d9, [x2, x17, lsl #3]
-	WORD $0x8b180022 // add x2, x1, x24
-	WORD $0x0ddfcaea // ld1r { v10.2s }, [x23], #4
-	WORD $0x4ddfcb4b // ld1r { v11.4s }, [x26], #4
-	WORD $0x0d40c84c // ld1r { v12.2s }, [x2]
-	WORD $0x8b0b0022 // add x2, x1, x11
-	WORD $0x8b0e0021 // add x1, x1, x14
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0d40c84d // ld1r { v13.2s }, [x2]
-	WORD $0x0d40c82e // ld1r { v14.2s }, [x1]
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
+	WORD $0xfc707828 // ldr d8, [x1, x16, lsl #3]
+	WORD $0xfc717829 // ldr d9, [x1, x17, lsl #3]
+	WORD $0x8b180001 // add x1, x0, x24
+	WORD $0x0ddfcb4a // ld1r { v10.2s }, [x26], #4
+	WORD $0x0d40c82b // ld1r { v11.2s }, [x1]
+	WORD $0x8b0b0001 // add x1, x0, x11
+	WORD $0x8b0e0000 // add x0, x0, x14
+	WORD $0xbd4002ee // ldr s14, [x23]
+	WORD $0x0d40c82c // ld1r { v12.2s }, [x1]
+	WORD $0x0d40c80d // ld1r { v13.2s }, [x0]
+	WORD $0xbc786aef // ldr s15, [x23, x24]
 	WORD $0x0e60294a // saddlp v10.2s, v10.4h
-	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0xbc78680f // ldr s15, [x0, x24]
-	WORD $0xbc6b6810 // ldr s16, [x0, x11]
-	WORD $0xbc6e6813 // ldr s19, [x0, x14]
-	WORD $0xaa1703e1 // mov x1, x23
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
-	WORD $0x6e2bdd11 // fmul v17.4s, v8.4s, v11.4s
-	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
-	WORD $0x6e2bdd2b // fmul v11.4s, v9.4s, v11.4s
-	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
-	WORD $0x4f8f9112 // fmul v18.4s, v8.4s, v15.s[0]
-	WORD $0x4f8f912f // fmul v15.4s, v9.4s, v15.s[0]
-	WORD $0x4f909114 // fmul v20.4s, v8.4s, v16.s[0]
-	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x4f909130 // fmul v16.4s, v9.4s, v16.s[0]
-	WORD $0x4f939108 // fmul v8.4s, v8.4s, v19.s[0]
-	WORD $0x4f939129 // fmul v9.4s, v9.4s, v19.s[0]
-	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
+	WORD $0x0e60296b // saddlp v11.2s, v11.4h
+	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
+	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
 	WORD $0xaa1a03e0 // mov x0, x26
-	WORD $0x4f8a1227 // fmla v7.4s, v17.4s, v10.s[0]
-	WORD $0x4f8a1166 // fmla v6.4s, v11.4s, v10.s[0]
-	WORD $0x4f8c1244 // fmla v4.4s, v18.4s, v12.s[0]
-	WORD $0x4f8c11e5 // fmla v5.4s, v15.4s, v12.s[0]
-	WORD $0x4f8d1282 // fmla v2.4s, v20.4s, v13.s[0]
-	WORD $0x4f8d1203 // fmla v3.4s, v16.4s, v13.s[0]
-	WORD $0x4f8e1100 // fmla v0.4s, v8.4s, v14.s[0]
-	WORD $0x4f8e1121 // fmla v1.4s, v9.4s, v14.s[0]
-	WORD $0x54fffa8c // b.gt l4
+	WORD $0x0e60298c // saddlp v12.2s, v12.4h
+	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
+	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
+	WORD $0x0e21d96b // scvtf v11.2s, v11.2s
+	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
+	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
+	WORD $0x6e2edd4a // fmul v10.4s, v10.4s, v14.4s
+	WORD $0xbc6b6aee // ldr s14, [x23, x11]
+	WORD $0x6e2fdd6b // fmul v11.4s, v11.4s, v15.4s
+	WORD $0xbc6e6aef // ldr s15, [x23, x14]
+	WORD $0x910012f7 // add x23, x23, #0x4
+	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
+	WORD $0x6e2fddad // fmul v13.4s, v13.4s, v15.4s
+	WORD $0x4f8a1107 // fmla v7.4s, v8.4s, v10.s[0]
+	WORD $0x4f8a1126 // fmla v6.4s, v9.4s, v10.s[0]
+	WORD $0x4f8b1105 // fmla v5.4s, v8.4s, v11.s[0]
+	WORD $0x4f8b1124 // fmla v4.4s, v9.4s, v11.s[0]
+	WORD $0x4f8c1100 // fmla v0.4s, v8.4s, v12.s[0]
+	WORD $0x4f8c1123 // fmla v3.4s, v9.4s, v12.s[0]
+	WORD $0x4f8d1101 // fmla v1.4s, v8.4s, v13.s[0]
+	WORD $0x4f8d1122 // fmla v2.4s, v9.4s, v13.s[0]
+	WORD $0x54fffb0c // b.gt l4
 	WORD $0xd37cee10 // lsl x16, x16, #4
 	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f3 // mov w19, wzr
@@ -336,24 +330,24 @@ l4:
 	WORD $0x3cb16a86 // str q6, [x20, x17]
 	WORD $0x3cf06906 // ldr q6, [x8, x16]
 	WORD $0x3cf16907 // ldr q7, [x8, x17]
-	WORD $0x4e24d4c4 // fadd v4.4s, v6.4s, v4.4s
-	WORD $0x4e25d4e5 // fadd v5.4s, v7.4s, v5.4s
-	WORD $0x3cb06904 // str q4, [x8, x16]
-	WORD $0x3cb16905 // str q5, [x8, x17]
+	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
+	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
+	WORD $0x3cb06905 // str q5, [x8, x16]
+	WORD $0x3cb16904 // str q4, [x8, x17]
 	WORD $0x3cf069a4 // ldr q4, [x13, x16]
 	WORD $0x3cf169a5 // ldr q5, [x13, x17]
-	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
+	WORD $0x4e20d480 // fadd v0.4s, v4.4s, v0.4s
 	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3cb069a2 // str q2, [x13, x16]
+	WORD $0x3cb069a0 // str q0, [x13, x16]
 	WORD $0x3cb169a3 // str q3, [x13, x17]
-	WORD $0x3cf06982 // ldr q2, [x12, x16]
+	WORD $0x3cf06980 // ldr q0, [x12, x16]
 	WORD $0x3cf16983 // ldr q3, [x12, x17]
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x4e22d461 // fadd v1.4s, v3.4s, v2.4s
 	WORD $0x3cb06980 // str q0, [x12, x16]
 	WORD $0x52800050 // mov w16, #0x2
 	WORD $0x3cb16981 // str q1, [x12, x17]
-	WORD $0x3707f4ef // tbnz w15, #0x0, l3
+	WORD $0x3707f58f // tbnz w15, #0x0, l3
 	RET
 
 // func tiledQ5_1x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -467,16 +461,15 @@ l4:
 	WORD $0xfc6a7a22 // ldr d2, [x17, x10, lsl #3]
 	WORD $0xfc6c7a23 // ldr d3, [x17, x12, lsl #3]
 	WORD $0x0ddfc9e4 // ld1r { v4.2s }, [x15], #4
+	WORD $0xbc404605 // ldr s5, [x16], #0x4
 	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
 	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
-	WORD $0x4ddfca05 // ld1r { v5.4s }, [x16], #4
 	WORD $0x0e602884 // saddlp v4.2s, v4.4h
-	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
-	WORD $0x6e25dc63 // fmul v3.4s, v3.4s, v5.4s
 	WORD $0x0e21d884 // scvtf v4.2s, v4.2s
+	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
 	WORD $0x4f841040 // fmla v0.4s, v2.4s, v4.s[0]
 	WORD $0x4f841061 // fmla v1.4s, v3.4s, v4.s[0]
-	WORD $0x54fffe2c // b.gt l4
+	WORD $0x54fffe4c // b.gt l4
 	WORD $0xd37ced4a // lsl x10, x10, #4
 	WORD $0xd37ced8c // lsl x12, x12, #4
 	WORD $0x2a1f03ed // mov w13, wzr
@@ -487,7 +480,7 @@ l4:
 	WORD $0x3caa6a80 // str q0, [x20, x10]
 	WORD $0x5280004a // mov w10, #0x2
 	WORD $0x3cac6a81 // str q1, [x20, x12]
-	WORD $0x3707fbcb // tbnz w11, #0x0, l3
+	WORD $0x3707fbeb // tbnz w11, #0x0, l3
 	RET
 
 // func tiledQ5_1x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -658,69 +651,64 @@ l2:
 	WORD $0x52800033 // mov w19, #0x1
 
 l3:
+	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
 	WORD $0x2a1303ef // mov w15, w19
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
+	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
 	WORD $0xb2400211 // orr x17, x16, #0x1
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
+	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
 	WORD $0xaa1903f3 // mov x19, x25
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xaa0a03e1 // mov x1, x10
-	WORD $0xaa0903e0 // mov x0, x9
+	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
+	WORD $0xaa0a03e0 // mov x0, x10
 	WORD $0xaa1603f5 // mov x21, x22
-	WORD $0xaa0a03f7 // mov x23, x10
-	WORD $0xaa0903fa // mov x26, x9
+	WORD $0xaa0903f7 // mov x23, x9
+	WORD $0xaa0a03fa // mov x26, x10
 
 l4:
-	WORD $0x910582a2 // add x2, x21, #0x160
+	WORD $0x910582a1 // add x1, x21, #0x160
 	WORD $0xf1008273 // subs x19, x19, #0x20
 	WORD $0x910602b5 // add x21, x21, #0x180
-	WORD $0xfc707848 // ldr d8, [x2, x16, lsl #3]
-	WORD $0xfc717849 // ldr d9, [x2, x17, lsl #3]
-	WORD $0x8b180022 // add x2, x1, x24
-	WORD $0x0ddfcaea // ld1r { v10.2s }, [x23], #4
-	WORD $0x4ddfcb4b // ld1r { v11.4s }, [x26], #4
-	WORD $0x0d40c84c // ld1r { v12.2s }, [x2]
-	WORD $0x8b0b0022 // add x2, x1, x11
-	WORD $0x8b0e0021 // add x1, x1, x14
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0d40c84d // ld1r { v13.2s }, [x2]
-	WORD $0x0d40c82e // ld1r { v14.2s }, [x1]
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
+	WORD $0xfc707828 // ldr d8, [x1, x16, lsl #3]
+	WORD $0xfc717829 // ldr d9, [x1, x17, lsl #3]
+	WORD $0x8b180001 // add x1, x0, x24
+	WORD $0x0ddfcb4a // ld1r { v10.2s }, [x26], #4
+	WORD $0x0d40c82b // ld1r { v11.2s }, [x1]
+	WORD $0x8b0b0001 // add x1, x0, x11
+	WORD $0x8b0e0000 // add x0, x0, x14
+	WORD $0xbd4002ee // ldr s14, [x23]
+	WORD $0x0d40c82c // ld1r { v12.2s }, [x1]
+	WORD $0x0d40c80d // ld1r { v13.2s }, [x0]
+	WORD $0xbc786aef // ldr s15, [x23, x24]
 	WORD $0x0e60294a // saddlp v10.2s, v10.4h
-	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0xbc78680f // ldr s15, [x0, x24]
-	WORD $0xbc6b6810 // ldr s16, [x0, x11]
-	WORD $0xbc6e6813 // ldr s19, [x0, x14]
-	WORD $0xaa1703e1 // mov x1, x23
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
-	WORD $0x6e2bdd11 // fmul v17.4s, v8.4s, v11.4s
-	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
-	WORD $0x6e2bdd2b // fmul v11.4s, v9.4s, v11.4s
-	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
-	WORD $0x4f8f9112 // fmul v18.4s, v8.4s, v15.s[0]
-	WORD $0x4f8f912f // fmul v15.4s, v9.4s, v15.s[0]
-	WORD $0x4f909114 // fmul v20.4s, v8.4s, v16.s[0]
-	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x4f909130 // fmul v16.4s, v9.4s, v16.s[0]
-	WORD $0x4f939108 // fmul v8.4s, v8.4s, v19.s[0]
-	WORD $0x4f939129 // fmul v9.4s, v9.4s, v19.s[0]
-	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
+	WORD $0x0e60296b // saddlp v11.2s, v11.4h
+	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
+	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
 	WORD $0xaa1a03e0 // mov x0, x26
-	WORD $0x4f8a1227 // fmla v7.4s, v17.4s, v10.s[0]
-	WORD $0x4f8a1166 // fmla v6.4s, v11.4s, v10.s[0]
-	WORD $0x4f8c1244 // fmla v4.4s, v18.4s, v12.s[0]
-	WORD $0x4f8c11e5 // fmla v5.4s, v15.4s, v12.s[0]
-	WORD $0x4f8d1282 // fmla v2.4s, v20.4s, v13.s[0]
-	WORD $0x4f8d1203 // fmla v3.4s, v16.4s, v13.s[0]
-	WORD $0x4f8e1100 // fmla v0.4s, v8.4s, v14.s[0]
-	WORD $0x4f8e1121 // fmla v1.4s, v9.4s, v14.s[0]
-	WORD $0x54fffa8c // b.gt l4
+	WORD $0x0e60298c // saddlp v12.2s, v12.4h
+	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
+	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
+	WORD $0x0e21d96b // scvtf v11.2s, v11.2s
+	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
+	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
+	WORD $0x6e2edd4a // fmul v10.4s, v10.4s, v14.4s
+	WORD $0xbc6b6aee // ldr s14, [x23, x11]
+	WORD $0x6e2fdd6b // fmul v11.4s, v11.4s, v15.4s
+	WORD $0xbc6e6aef // ldr s15, [x23, x14]
+	WORD $0x910012f7 // add x23, x23, #0x4
+	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
+	WORD $0x6e2fddad // fmul v13.4s, v13.4s, v15.4s
+	WORD $0x4f8a1107 // fmla v7.4s, v8.4s, v10.s[0]
+	WORD $0x4f8a1126 // fmla v6.4s, v9.4s, v10.s[0]
+	WORD $0x4f8b1105 // fmla v5.4s, v8.4s, v11.s[0]
+	WORD $0x4f8b1124 // fmla v4.4s, v9.4s, v11.s[0]
+	WORD $0x4f8c1100 // fmla v0.4s, v8.4s, v12.s[0]
+	WORD $0x4f8c1123 // fmla v3.4s, v9.4s, v12.s[0]
+	WORD $0x4f8d1101 // fmla v1.4s, v8.4s, v13.s[0]
+	WORD $0x4f8d1122 // fmla v2.4s, v9.4s, v13.s[0]
+	WORD $0x54fffb0c // b.gt l4
 	WORD $0xd37cee10 // lsl x16, x16, #4
 	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f3 // mov w19, wzr
@@ -732,22 +720,22 @@ l4:
 	WORD $0x3cb16a86 // str q6, [x20, x17]
 	WORD $0x3cf06906 // ldr q6, [x8, x16]
 	WORD $0x3cf16907 // ldr q7, [x8, x17]
-	WORD $0x4e24d4c4 // fadd v4.4s, v6.4s, v4.4s
-	WORD $0x4e25d4e5 // fadd v5.4s, v7.4s, v5.4s
-	WORD $0x3cb06904 // str q4, [x8, x16]
-	WORD $0x3cb16905 // str q5, [x8, x17]
+	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
+	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
+	WORD $0x3cb06905 // str q5, [x8, x16]
+	WORD $0x3cb16904 // str q4, [x8, x17]
 	WORD $0x3cf069a4 // ldr q4, [x13, x16]
 	WORD $0x3cf169a5 // ldr q5, [x13, x17]
-	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
+	WORD $0x4e20d480 // fadd v0.4s, v4.4s, v0.4s
 	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3cb069a2 // str q2, [x13, x16]
+	WORD $0x3cb069a0 // str q0, [x13, x16]
 	WORD $0x3cb169a3 // str q3, [x13, x17]
-	WORD $0x3cf06982 // ldr q2, [x12, x16]
+	WORD $0x3cf06980 // ldr q0, [x12, x16]
 	WORD $0x3cf16983 // ldr q3, [x12, x17]
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
+	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
+	WORD $0x4e22d461 // fadd v1.4s, v3.4s, v2.4s
 	WORD $0x3cb06980 // str q0, [x12, x16]
 	WORD $0x52800050 // mov w16, #0x2
 	WORD $0x3cb16981 // str q1, [x12, x17]
-	WORD $0x3707f4ef // tbnz w15, #0x0, l3
+	WORD $0x3707f58f // tbnz w15, #0x0, l3
 	RET

@@ -19,7 +19,7 @@ TEXT ·tiledQ5_Kx1NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b890d09 // add x9, x8, x9, asr #3
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x540009eb // b.lt l3
+	WORD $0x54000a2b // b.lt l3
 	WORD $0x4f00e600 // movi v0.16b, #0x10
 	WORD $0x4f00e5e1 // movi v1.16b, #0xf
 	WORD $0xaa1603ea // mov x10, x22
@@ -59,6 +59,7 @@ l2:
 	WORD $0x4e211caa // and v10.16b, v5.16b, v1.16b
 	WORD $0x4fa9e0c2 // sdot v2.4s, v6.16b, v9.4b[1]
 	WORD $0x3dc03266 // ldr q6, [x19, #0xc0]
+	WORD $0x8b1009d3 // add x19, x14, x16, lsl #2
 	WORD $0x4eaa1ce7 // orr v7.16b, v7.16b, v10.16b
 	WORD $0x4e201d8a // and v10.16b, v12.16b, v0.16b
 	WORD $0x4e211ccc // and v12.16b, v6.16b, v1.16b
@@ -77,8 +78,9 @@ l2:
 	WORD $0x4e201c63 // and v3.16b, v3.16b, v0.16b
 	WORD $0x6f0c14a7 // usra v7.16b, v5.16b, #0x4
 	WORD $0x6f0c14c3 // usra v3.16b, v6.16b, #0x4
+	WORD $0xbd400185 // ldr s5, [x12]
 	WORD $0x4fabe082 // sdot v2.4s, v4.16b, v11.4b[1]
-	WORD $0xbc7079c4 // ldr s4, [x14, x16, lsl #2]
+	WORD $0x0d40ca64 // ld1r { v4.2s }, [x19]
 	WORD $0x2f08a484 // ushll v4.8h, v4.8b, #0x0
 	WORD $0x4f8be8e2 // sdot v2.4s, v7.16b, v11.4b[2]
 	WORD $0x4fabe862 // sdot v2.4s, v3.16b, v11.4b[3]
@@ -87,23 +89,23 @@ l2:
 	WORD $0x91000610 // add x16, x16, #0x1
 	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
 	WORD $0xf100121f // cmp x16, #0x4
-	WORD $0x4ea39c42 // mul v2.4s, v2.4s, v3.4s
-	WORD $0xbd400183 // ldr s3, [x12]
-	WORD $0x4f839083 // fmul v3.4s, v4.4s, v3.s[0]
-	WORD $0x3cf16a84 // ldr q4, [x20, x17]
+	WORD $0x6e21d863 // ucvtf v3.4s, v3.4s
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x6e23dc83 // fmul v3.4s, v4.4s, v3.4s
+	WORD $0x3cf16a84 // ldr q4, [x20, x17]
+	WORD $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
 	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
 	WORD $0x3cb16a84 // str q4, [x20, x17]
-	WORD $0x54fff8c1 // b.ne l2
+	WORD $0x54fff881 // b.ne l2
 	WORD $0x110005ad // add w13, w13, #0x1
 	WORD $0x910081ce // add x14, x14, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x710021bf // cmp w13, #0x8
 	WORD $0x9100118c // add x12, x12, #0x4
-	WORD $0x54fff7c1 // b.ne l1
+	WORD $0x54fff781 // b.ne l1
 	WORD $0xf104016b // subs x11, x11, #0x100
 	WORD $0x912d014a // add x10, x10, #0xb40
-	WORD $0x54fff70c // b.gt l0
+	WORD $0x54fff6cc // b.gt l0
 
 l3:
 	WORD $0xaa1f03ea // mov x10, xzr
@@ -129,6 +131,8 @@ l5:
 	WORD $0x910142b5 // add x21, x21, #0x50
 	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
 	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
+	WORD $0x6ea0f842 // fneg v2.4s, v2.4s
+	WORD $0x6ea0f863 // fneg v3.4s, v3.4s
 
 l6:
 	WORD $0xaa1503f7 // mov x23, x21
@@ -138,27 +142,24 @@ l6:
 	WORD $0x0d40cae5 // ld1r { v5.2s }, [x23]
 	WORD $0x0ddfca06 // ld1r { v6.2s }, [x16], #4
 	WORD $0x7100227f // cmp w19, #0x8
-	WORD $0x4ddfca27 // ld1r { v7.4s }, [x17], #4
+	WORD $0xbc404627 // ldr s7, [x17], #0x4
 	WORD $0x2f08a484 // ushll v4.8h, v4.8b, #0x0
 	WORD $0x2f08a4a5 // ushll v5.8h, v5.8b, #0x0
 	WORD $0x0e6028c6 // saddlp v6.2s, v6.4h
-	WORD $0x6e27dc48 // fmul v8.4s, v2.4s, v7.4s
-	WORD $0x6e27dc67 // fmul v7.4s, v3.4s, v7.4s
 	WORD $0x2f10a484 // ushll v4.4s, v4.4h, #0x0
 	WORD $0x2f10a4a5 // ushll v5.4s, v5.4h, #0x0
 	WORD $0x0e21d8c6 // scvtf v6.2s, v6.2s
 	WORD $0x6e21d884 // ucvtf v4.4s, v4.4s
 	WORD $0x6e21d8a5 // ucvtf v5.4s, v5.4s
-	WORD $0x6ea0f884 // fneg v4.4s, v4.4s
-	WORD $0x6ea0f8a5 // fneg v5.4s, v5.4s
-	WORD $0x4f869084 // fmul v4.4s, v4.4s, v6.s[0]
-	WORD $0x4f8690a5 // fmul v5.4s, v5.4s, v6.s[0]
-	WORD $0x4e24cd00 // fmla v0.4s, v8.4s, v4.4s
-	WORD $0x4e25cce1 // fmla v1.4s, v7.4s, v5.4s
-	WORD $0x54fffd01 // b.ne l6
+	WORD $0x6e27dcc6 // fmul v6.4s, v6.4s, v7.4s
+	WORD $0x6e24dc44 // fmul v4.4s, v2.4s, v4.4s
+	WORD $0x6e25dc65 // fmul v5.4s, v3.4s, v5.4s
+	WORD $0x4f861080 // fmla v0.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610a1 // fmla v1.4s, v5.4s, v6.s[0]
+	WORD $0x54fffd61 // b.ne l6
 	WORD $0xf10401ce // subs x14, x14, #0x100
 	WORD $0x912d01ef // add x15, x15, #0xb40
-	WORD $0x54fffbac // b.gt l5
+	WORD $0x54fffbcc // b.gt l5
 	WORD $0xd37ef5aa // lsl x10, x13, #2
 	WORD $0xd37ced8c // lsl x12, x12, #4
 	WORD $0x2a1f03ee // mov w14, wzr
@@ -169,7 +170,7 @@ l6:
 	WORD $0x3caa6a80 // str q0, [x20, x10]
 	WORD $0x5280004a // mov w10, #0x2
 	WORD $0x3cac6a81 // str q1, [x20, x12]
-	WORD $0x3707f92b // tbnz w11, #0x0, l4
+	WORD $0x3707f94b // tbnz w11, #0x0, l4
 	RET
 
 // func tiledQ5_Kx4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -200,7 +201,7 @@ TEXT ·tiledQ5_Kx4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b8a0d2a // add x10, x9, x10, asr #3
 	WORD $0xad0001a0 // stp q0, q0, [x13]
 	WORD $0xad0101a0 // stp q0, q0, [x13, #0x20]
-	WORD $0x5400118b // b.lt l3
+	WORD $0x5400116b // b.lt l3
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
 	WORD $0x8b18016d // add x13, x11, x24
@@ -223,15 +224,16 @@ l1:
 l2:
 	WORD $0xd37cec03 // lsl x3, x0, #4
 	WORD $0xad4036ec // ldp q12, q13, [x23]
-	WORD $0x3cf86af0 // ldr q16, [x23, x24]
+	WORD $0x3cf86aef // ldr q15, [x23, x24]
 	WORD $0x3ced6af2 // ldr q18, [x23, x13]
 	WORD $0x8b030344 // add x4, x26, x3
 	WORD $0x8b030283 // add x3, x20, x3
 	WORD $0x3dc04084 // ldr q4, [x4, #0x100]
 	WORD $0x3dc0008a // ldr q10, [x4]
 	WORD $0x3dc0108b // ldr q11, [x4, #0x40]
-	WORD $0x3dc0208f // ldr q15, [x4, #0x80]
+	WORD $0x3dc02090 // ldr q16, [x4, #0x80]
 	WORD $0x3dc0308e // ldr q14, [x4, #0xc0]
+	WORD $0x8b000a64 // add x4, x19, x0, lsl #2
 	WORD $0x4f0c5482 // shl v2.16b, v4.16b, #0x4
 	WORD $0x4e201d43 // and v3.16b, v10.16b, v0.16b
 	WORD $0x4f0b5486 // shl v6.16b, v4.16b, #0x3
@@ -244,7 +246,7 @@ l2:
 	WORD $0x4e201d65 // and v5.16b, v11.16b, v0.16b
 	WORD $0x4f8ce062 // sdot v2.4s, v3.16b, v12.4b[0]
 	WORD $0x4ea51cc9 // orr v9.16b, v6.16b, v5.16b
-	WORD $0x4e201de5 // and v5.16b, v15.16b, v0.16b
+	WORD $0x4e201e05 // and v5.16b, v16.16b, v0.16b
 	WORD $0x4e211ce6 // and v6.16b, v7.16b, v1.16b
 	WORD $0x4e248487 // add v7.16b, v4.16b, v4.16b
 	WORD $0x4face122 // sdot v2.4s, v9.16b, v12.4b[1]
@@ -255,97 +257,95 @@ l2:
 	WORD $0x4f8ce902 // sdot v2.4s, v8.16b, v12.4b[2]
 	WORD $0x4ea51ce7 // orr v7.16b, v7.16b, v5.16b
 	WORD $0x4e211c85 // and v5.16b, v4.16b, v1.16b
-	WORD $0x4f90e066 // sdot v6.4s, v3.16b, v16.4b[0]
+	WORD $0x4f8fe066 // sdot v6.4s, v3.16b, v15.4b[0]
 	WORD $0x6f0c1545 // usra v5.16b, v10.16b, #0x4
 	WORD $0x4e211e2a // and v10.16b, v17.16b, v1.16b
 	WORD $0x6f0e0491 // ushr v17.16b, v4.16b, #0x2
 	WORD $0x4face8e2 // sdot v2.4s, v7.16b, v12.4b[3]
 	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
 	WORD $0x6f0d0484 // ushr v4.16b, v4.16b, #0x3
-	WORD $0x4fb0e126 // sdot v6.4s, v9.16b, v16.4b[1]
+	WORD $0x4fafe126 // sdot v6.4s, v9.16b, v15.4b[1]
 	WORD $0x6f0c156a // usra v10.16b, v11.16b, #0x4
 	WORD $0x4e211e2b // and v11.16b, v17.16b, v1.16b
 	WORD $0x3ceb6af1 // ldr q17, [x23, x11]
 	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
 	WORD $0x4f8de0a2 // sdot v2.4s, v5.16b, v13.4b[0]
 	WORD $0x4f91e06c // sdot v12.4s, v3.16b, v17.4b[0]
-	WORD $0x4f90e906 // sdot v6.4s, v8.16b, v16.4b[2]
-	WORD $0x6f0c15eb // usra v11.16b, v15.16b, #0x4
-	WORD $0xbc607a6f // ldr s15, [x19, x0, lsl #2]
+	WORD $0x4f8fe906 // sdot v6.4s, v8.16b, v15.4b[2]
+	WORD $0x6f0c160b // usra v11.16b, v16.16b, #0x4
+	WORD $0x3cf86830 // ldr q16, [x1, x24]
 	WORD $0x6f0c15c4 // usra v4.16b, v14.16b, #0x4
-	WORD $0x2f08a5ee // ushll v14.8h, v15.8b, #0x0
-	WORD $0xfc6079cf // ldr d15, [x14, x0, lsl #3]
-	WORD $0x91000400 // add x0, x0, #0x1
 	WORD $0x4fade142 // sdot v2.4s, v10.16b, v13.4b[1]
 	WORD $0x4fb1e12c // sdot v12.4s, v9.16b, v17.4b[1]
-	WORD $0xf100101f // cmp x0, #0x4
-	WORD $0x4fb0e8e6 // sdot v6.4s, v7.16b, v16.4b[3]
-	WORD $0x3cf86830 // ldr q16, [x1, x24]
-	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
-	WORD $0x2f10a5ce // ushll v14.4s, v14.4h, #0x0
+	WORD $0x4fafe8e6 // sdot v6.4s, v7.16b, v15.4b[3]
+	WORD $0x0d40c88f // ld1r { v15.2s }, [x4]
 	WORD $0x4f8de962 // sdot v2.4s, v11.16b, v13.4b[2]
+	WORD $0x2f08a5ee // ushll v14.8h, v15.8b, #0x0
 	WORD $0x4f91e90c // sdot v12.4s, v8.16b, v17.4b[2]
 	WORD $0x4f90e0a6 // sdot v6.4s, v5.16b, v16.4b[0]
+	WORD $0xfc6079cf // ldr d15, [x14, x0, lsl #3]
+	WORD $0x91000400 // add x0, x0, #0x1
+	WORD $0xf100101f // cmp x0, #0x4
+	WORD $0x2f10a5ce // ushll v14.4s, v14.4h, #0x0
+	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
 	WORD $0x4fade882 // sdot v2.4s, v4.16b, v13.4b[3]
 	WORD $0x6f00e40d // movi v13.2d, #0000000000000000
 	WORD $0x4fb1e8ec // sdot v12.4s, v7.16b, v17.4b[3]
 	WORD $0x4fb0e146 // sdot v6.4s, v10.16b, v16.4b[1]
-	WORD $0x3ceb6831 // ldr q17, [x1, x11]
-	WORD $0x4eae9c42 // mul v2.4s, v2.4s, v14.4s
+	WORD $0x6e21d9ce // ucvtf v14.4s, v14.4s
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
 	WORD $0x4f92e06d // sdot v13.4s, v3.16b, v18.4b[0]
 	WORD $0xbd400203 // ldr s3, [x16]
 	WORD $0x4f90e966 // sdot v6.4s, v11.16b, v16.4b[2]
-	WORD $0x4f91e0ac // sdot v12.4s, v5.16b, v17.4b[0]
-	WORD $0x4f8391e3 // fmul v3.4s, v15.4s, v3.s[0]
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x6e2eddee // fmul v14.4s, v15.4s, v14.4s
+	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
+	WORD $0x3ceb6823 // ldr q3, [x1, x11]
 	WORD $0x4fb2e12d // sdot v13.4s, v9.16b, v18.4b[1]
 	WORD $0x3dc00069 // ldr q9, [x3]
 	WORD $0x4fb0e886 // sdot v6.4s, v4.16b, v16.4b[3]
-	WORD $0x4fb1e14c // sdot v12.4s, v10.16b, v17.4b[1]
-	WORD $0x4e23cc49 // fmla v9.4s, v2.4s, v3.4s
+	WORD $0x4f83e0ac // sdot v12.4s, v5.16b, v3.4b[0]
+	WORD $0x4e2ecc49 // fmla v9.4s, v2.4s, v14.4s
 	WORD $0x4f92e90d // sdot v13.4s, v8.16b, v18.4b[2]
-	WORD $0x3ced6823 // ldr q3, [x1, x13]
-	WORD $0x4eae9cc2 // mul v2.4s, v6.4s, v14.4s
-	WORD $0x4f91e96c // sdot v12.4s, v11.16b, v17.4b[2]
+	WORD $0x4e21d8c2 // scvtf v2.4s, v6.4s
+	WORD $0x3ced6826 // ldr q6, [x1, x13]
+	WORD $0x4fa3e14c // sdot v12.4s, v10.16b, v3.4b[1]
 	WORD $0x3d800069 // str q9, [x3]
 	WORD $0x4fb2e8ed // sdot v13.4s, v7.16b, v18.4b[3]
 	WORD $0x8b0c0063 // add x3, x3, x12
-	WORD $0xbc786a06 // ldr s6, [x16, x24]
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4fb1e88c // sdot v12.4s, v4.16b, v17.4b[3]
-	WORD $0x4f8691e6 // fmul v6.4s, v15.4s, v6.s[0]
-	WORD $0x4f83e0ad // sdot v13.4s, v5.16b, v3.4b[0]
+	WORD $0xbc786a07 // ldr s7, [x16, x24]
+	WORD $0x4f83e96c // sdot v12.4s, v11.16b, v3.4b[2]
+	WORD $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
+	WORD $0x4f86e0ad // sdot v13.4s, v5.16b, v6.4b[0]
 	WORD $0x3dc00065 // ldr q5, [x3]
-	WORD $0x4e26cc45 // fmla v5.4s, v2.4s, v6.4s
-	WORD $0x4eae9d82 // mul v2.4s, v12.4s, v14.4s
-	WORD $0x4fa3e14d // sdot v13.4s, v10.16b, v3.4b[1]
+	WORD $0x4fa3e88c // sdot v12.4s, v4.16b, v3.4b[3]
+	WORD $0x4e2ecc45 // fmla v5.4s, v2.4s, v14.4s
+	WORD $0x4fa6e14d // sdot v13.4s, v10.16b, v6.4b[1]
+	WORD $0x4e21d982 // scvtf v2.4s, v12.4s
 	WORD $0x3d800065 // str q5, [x3]
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
 	WORD $0x8b0c0063 // add x3, x3, x12
-	WORD $0xbd400045 // ldr s5, [x2]
-	WORD $0x4f83e96d // sdot v13.4s, v11.16b, v3.4b[2]
-	WORD $0x3dc00066 // ldr q6, [x3]
-	WORD $0x4f8591e5 // fmul v5.4s, v15.4s, v5.s[0]
-	WORD $0x4fa3e88d // sdot v13.4s, v4.16b, v3.4b[3]
-	WORD $0x4e25cc46 // fmla v6.4s, v2.4s, v5.4s
-	WORD $0x4eae9da2 // mul v2.4s, v13.4s, v14.4s
-	WORD $0x3d800066 // str q6, [x3]
+	WORD $0xbd400043 // ldr s3, [x2]
+	WORD $0x4f86e96d // sdot v13.4s, v11.16b, v6.4b[2]
+	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
+	WORD $0x3dc00063 // ldr q3, [x3]
+	WORD $0x4fa6e88d // sdot v13.4s, v4.16b, v6.4b[3]
+	WORD $0x4e2ecc43 // fmla v3.4s, v2.4s, v14.4s
+	WORD $0x4e21d9a2 // scvtf v2.4s, v13.4s
+	WORD $0x3d800063 // str q3, [x3]
 	WORD $0xbc786843 // ldr s3, [x2, x24]
-	WORD $0x3cec6864 // ldr q4, [x3, x12]
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4f8391e3 // fmul v3.4s, v15.4s, v3.s[0]
-	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
-	WORD $0x3cac6864 // str q4, [x3, x12]
-	WORD $0x54fff1a1 // b.ne l2
+	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
+	WORD $0x3cec6863 // ldr q3, [x3, x12]
+	WORD $0x4e2ecc43 // fmla v3.4s, v2.4s, v14.4s
+	WORD $0x3cac6863 // str q3, [x3, x12]
+	WORD $0x54fff1c1 // b.ne l2
 	WORD $0x11000631 // add w17, w17, #0x1
 	WORD $0x91008273 // add x19, x19, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x7100223f // cmp w17, #0x8
 	WORD $0x91001210 // add x16, x16, #0x4
-	WORD $0x54fff041 // b.ne l1
+	WORD $0x54fff061 // b.ne l1
 	WORD $0xf10401ef // subs x15, x15, #0x100
 	WORD $0x912d01ce // add x14, x14, #0xb40
-	WORD $0x54ffef8c // b.gt l0
+	WORD $0x54ffefac // b.gt l0
 
 l3:
 	WORD $0x5280018c // mov w12, #0xc
@@ -369,85 +369,74 @@ l4:
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
 	WORD $0xaa1903f5 // mov x21, x25
 	WORD $0xaa1603f7 // mov x23, x22
-	WORD $0xaa0a03e3 // mov x3, x10
-	WORD $0xaa0903e0 // mov x0, x9
+	WORD $0xaa0a03e1 // mov x1, x10
+	WORD $0xaa0903fa // mov x26, x9
 
 l5:
-	WORD $0x910082e1 // add x1, x23, #0x20
-	WORD $0x2a1f03fa // mov w26, wzr
-	WORD $0xaa0303e2 // mov x2, x3
-	WORD $0xfc707828 // ldr d8, [x1, x16, lsl #3]
-	WORD $0xfc717829 // ldr d9, [x1, x17, lsl #3]
-	WORD $0x8b1302e1 // add x1, x23, x19
-	WORD $0x91014021 // add x1, x1, #0x50
-	WORD $0xaa0003e4 // mov x4, x0
+	WORD $0x910082e2 // add x2, x23, #0x20
+	WORD $0x2a1f03e0 // mov w0, wzr
+	WORD $0xaa0103e3 // mov x3, x1
+	WORD $0xfc707848 // ldr d8, [x2, x16, lsl #3]
+	WORD $0xfc717849 // ldr d9, [x2, x17, lsl #3]
+	WORD $0x8b1302e2 // add x2, x23, x19
+	WORD $0x91014042 // add x2, x2, #0x50
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
 	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
+	WORD $0x6ea0f908 // fneg v8.4s, v8.4s
+	WORD $0x6ea0f929 // fneg v9.4s, v9.4s
 
 l6:
-	WORD $0xaa0103e5 // mov x5, x1
-	WORD $0x8b0b0066 // add x6, x3, x11
-	WORD $0x1100075a // add w26, w26, #0x1
-	WORD $0x0ddfc8aa // ld1r { v10.2s }, [x5], #4
-	WORD $0x0d40c8ab // ld1r { v11.2s }, [x5]
-	WORD $0x8b180065 // add x5, x3, x24
-	WORD $0x8b0e0063 // add x3, x3, x14
-	WORD $0x7100235f // cmp w26, #0x8
-	WORD $0x0ddfc84c // ld1r { v12.2s }, [x2], #4
-	WORD $0x91008021 // add x1, x1, #0x20
+	WORD $0xaa0203e4 // mov x4, x2
+	WORD $0x11000400 // add w0, w0, #0x1
+	WORD $0x91008042 // add x2, x2, #0x20
+	WORD $0x0ddfc88a // ld1r { v10.2s }, [x4], #4
+	WORD $0x0d40c88b // ld1r { v11.2s }, [x4]
+	WORD $0x8b180024 // add x4, x1, x24
+	WORD $0x0ddfc86c // ld1r { v12.2s }, [x3], #4
+	WORD $0x0d40c88d // ld1r { v13.2s }, [x4]
+	WORD $0x8b0b0024 // add x4, x1, x11
+	WORD $0x8b0e0021 // add x1, x1, x14
 	WORD $0x2f08a54a // ushll v10.8h, v10.8b, #0x0
 	WORD $0x2f08a56b // ushll v11.8h, v11.8b, #0x0
-	WORD $0x4ddfc88d // ld1r { v13.4s }, [x4], #4
-	WORD $0x0d40c8ae // ld1r { v14.2s }, [x5]
-	WORD $0x0d40c8cf // ld1r { v15.2s }, [x6]
-	WORD $0x0d40c870 // ld1r { v16.2s }, [x3]
+	WORD $0x0d40c88e // ld1r { v14.2s }, [x4]
+	WORD $0x0d40c82f // ld1r { v15.2s }, [x1]
 	WORD $0x0e60298c // saddlp v12.2s, v12.4h
+	WORD $0xbd400350 // ldr s16, [x26]
+	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
+	WORD $0xbc786b51 // ldr s17, [x26, x24]
+	WORD $0x7100201f // cmp w0, #0x8
 	WORD $0x2f10a54a // ushll v10.4s, v10.4h, #0x0
 	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
-	WORD $0xbc786811 // ldr s17, [x0, x24]
 	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
-	WORD $0xbc6b6812 // ldr s18, [x0, x11]
-	WORD $0xbc6e6813 // ldr s19, [x0, x14]
 	WORD $0x0e6029ef // saddlp v15.2s, v15.4h
-	WORD $0x0e602a10 // saddlp v16.2s, v16.4h
 	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
+	WORD $0xaa0303e1 // mov x1, x3
+	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
 	WORD $0x6e21d94a // ucvtf v10.4s, v10.4s
 	WORD $0x6e21d96b // ucvtf v11.4s, v11.4s
-	WORD $0x4f919114 // fmul v20.4s, v8.4s, v17.s[0]
 	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
-	WORD $0x4f919131 // fmul v17.4s, v9.4s, v17.s[0]
-	WORD $0x4f929115 // fmul v21.4s, v8.4s, v18.s[0]
 	WORD $0x0e21d9ef // scvtf v15.2s, v15.2s
-	WORD $0x0e21da10 // scvtf v16.2s, v16.2s
-	WORD $0x6e2ddd16 // fmul v22.4s, v8.4s, v13.4s
-	WORD $0x6e2ddd2d // fmul v13.4s, v9.4s, v13.4s
-	WORD $0x4f929132 // fmul v18.4s, v9.4s, v18.s[0]
-	WORD $0xaa0403e0 // mov x0, x4
-	WORD $0x6ea0f94a // fneg v10.4s, v10.4s
-	WORD $0x6ea0f96b // fneg v11.4s, v11.4s
-	WORD $0xaa0203e3 // mov x3, x2
-	WORD $0x4f8c9157 // fmul v23.4s, v10.4s, v12.s[0]
-	WORD $0x4f8c916c // fmul v12.4s, v11.4s, v12.s[0]
-	WORD $0x4f8e9158 // fmul v24.4s, v10.4s, v14.s[0]
-	WORD $0x4f8e916e // fmul v14.4s, v11.4s, v14.s[0]
-	WORD $0x4f8f9159 // fmul v25.4s, v10.4s, v15.s[0]
-	WORD $0x4f8f916f // fmul v15.4s, v11.4s, v15.s[0]
-	WORD $0x4f90914a // fmul v10.4s, v10.4s, v16.s[0]
-	WORD $0x4f90916b // fmul v11.4s, v11.4s, v16.s[0]
-	WORD $0x4f939110 // fmul v16.4s, v8.4s, v19.s[0]
-	WORD $0x4f939133 // fmul v19.4s, v9.4s, v19.s[0]
-	WORD $0x4e37cec7 // fmla v7.4s, v22.4s, v23.4s
-	WORD $0x4e2ccda6 // fmla v6.4s, v13.4s, v12.4s
-	WORD $0x4e38ce85 // fmla v5.4s, v20.4s, v24.4s
-	WORD $0x4e2ece24 // fmla v4.4s, v17.4s, v14.4s
-	WORD $0x4e39cea0 // fmla v0.4s, v21.4s, v25.4s
-	WORD $0x4e2fce43 // fmla v3.4s, v18.4s, v15.4s
-	WORD $0x4e2ace01 // fmla v1.4s, v16.4s, v10.4s
-	WORD $0x4e2bce62 // fmla v2.4s, v19.4s, v11.4s
-	WORD $0x54fff8a1 // b.ne l6
+	WORD $0x6e30dd8c // fmul v12.4s, v12.4s, v16.4s
+	WORD $0xbc6b6b50 // ldr s16, [x26, x11]
+	WORD $0x6e31ddad // fmul v13.4s, v13.4s, v17.4s
+	WORD $0xbc6e6b51 // ldr s17, [x26, x14]
+	WORD $0x9100135a // add x26, x26, #0x4
+	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
+	WORD $0x6e2bdd2b // fmul v11.4s, v9.4s, v11.4s
+	WORD $0x6e30ddce // fmul v14.4s, v14.4s, v16.4s
+	WORD $0x6e31ddef // fmul v15.4s, v15.4s, v17.4s
+	WORD $0x4f8c1147 // fmla v7.4s, v10.4s, v12.s[0]
+	WORD $0x4f8c1166 // fmla v6.4s, v11.4s, v12.s[0]
+	WORD $0x4f8d1145 // fmla v5.4s, v10.4s, v13.s[0]
+	WORD $0x4f8d1164 // fmla v4.4s, v11.4s, v13.s[0]
+	WORD $0x4f8e1140 // fmla v0.4s, v10.4s, v14.s[0]
+	WORD $0x4f8e1163 // fmla v3.4s, v11.4s, v14.s[0]
+	WORD $0x4f8f1141 // fmla v1.4s, v10.4s, v15.s[0]
+	WORD $0x4f8f1162 // fmla v2.4s, v11.4s, v15.s[0]
+	WORD $0x54fffa21 // b.ne l6
 	WORD $0xf10402b5 // subs x21, x21, #0x100
 	WORD $0x912d02f7 // add x23, x23, #0xb40
-	WORD $0x54fff70c // b.gt l5
+	WORD $0x54fff86c // b.gt l5
 	WORD $0xd37ef670 // lsl x16, x19, #2
 	WORD $0xd37cee31 // lsl x17, x17, #4
 	WORD $0x2a1f03f5 // mov w21, wzr
@@ -476,5 +465,5 @@ l6:
 	WORD $0x3cb06980 // str q0, [x12, x16]
 	WORD $0x52800050 // mov w16, #0x2
 	WORD $0x3cb16981 // str q1, [x12, x17]
-	WORD $0x3707f18f // tbnz w15, #0x0, l4
+	WORD $0x3707f2ef // tbnz w15, #0x0, l4
 	RET

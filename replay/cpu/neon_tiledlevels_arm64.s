@@ -510,7 +510,7 @@ TEXT ·tiledIQ4_XSx1NEON(SB), NOSPLIT, $0-48
 	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x5400096b // b.lt l3
+	WORD $0x540009ab // b.lt l3
 	WORD $0xd2931028 // mov x8, #0x9881
 	WORD $0xd281a029 // mov x9, #0xd01
 	WORD $0xf2b7f5a8 // movk x8, #0xbfad, lsl #16
@@ -542,6 +542,7 @@ l2:
 	WORD $0x3dc011c4 // ldr q4, [x14, #0x40]
 	WORD $0x3dc021c8 // ldr q8, [x14, #0x80]
 	WORD $0x3dc031ca // ldr q10, [x14, #0xc0]
+	WORD $0x8b0c094e // add x14, x10, x12, lsl #2
 	WORD $0x4e211c43 // and v3.16b, v2.16b, v1.16b
 	WORD $0x4e211c86 // and v6.16b, v4.16b, v1.16b
 	WORD $0x6f0c0442 // ushr v2.16b, v2.16b, #0x4
@@ -557,7 +558,7 @@ l2:
 	WORD $0x4e060003 // tbl v3.16b, { v0.16b }, v6.16b
 	WORD $0x4fa7e865 // sdot v5.4s, v3.16b, v7.4b[3]
 	WORD $0x6f0c0483 // ushr v3.16b, v4.16b, #0x4
-	WORD $0xbd400104 // ldr s4, [x8]
+	WORD $0x0d40c9c4 // ld1r { v4.2s }, [x14]
 	WORD $0x4f89e045 // sdot v5.4s, v2.16b, v9.4b[0]
 	WORD $0x4e030002 // tbl v2.16b, { v0.16b }, v3.16b
 	WORD $0x6f0c0503 // ushr v3.16b, v8.16b, #0x4
@@ -566,31 +567,32 @@ l2:
 	WORD $0x6f0c0543 // ushr v3.16b, v10.16b, #0x4
 	WORD $0x4f89e845 // sdot v5.4s, v2.16b, v9.4b[2]
 	WORD $0x4e030002 // tbl v2.16b, { v0.16b }, v3.16b
-	WORD $0xbc6c7943 // ldr s3, [x10, x12, lsl #2]
-	WORD $0x0f08a463 // sshll v3.8h, v3.8b, #0x0
+	WORD $0x0f08a483 // sshll v3.8h, v4.8b, #0x0
 	WORD $0x4fa9e845 // sdot v5.4s, v2.16b, v9.4b[3]
 	WORD $0x0f10a462 // sshll v2.4s, v3.4h, #0x0
 	WORD $0xfc6c7ac3 // ldr d3, [x22, x12, lsl #3]
 	WORD $0x9100058c // add x12, x12, #0x1
-	WORD $0xf100119f // cmp x12, #0x4
 	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
-	WORD $0x4ea29ca2 // mul v2.4s, v5.4s, v2.4s
-	WORD $0x4f849063 // fmul v3.4s, v3.4s, v4.s[0]
-	WORD $0x3ced6a84 // ldr q4, [x20, x13]
+	WORD $0xf100119f // cmp x12, #0x4
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0x4e21d8a4 // scvtf v4.4s, v5.4s
+	WORD $0xbd400105 // ldr s5, [x8]
+	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
+	WORD $0x4f859083 // fmul v3.4s, v4.4s, v5.s[0]
+	WORD $0x3ced6a84 // ldr q4, [x20, x13]
+	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
 	WORD $0x3cad6a84 // str q4, [x20, x13]
-	WORD $0x54fffa41 // b.ne l2
+	WORD $0x54fffa01 // b.ne l2
 	WORD $0x11000529 // add w9, w9, #0x1
 	WORD $0x9100414a // add x10, x10, #0x10
 	WORD $0x9104016b // add x11, x11, #0x100
 	WORD $0x7100213f // cmp w9, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001108 // add x8, x8, #0x4
-	WORD $0x54fff941 // b.ne l1
+	WORD $0x54fff901 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x912282d6 // add x22, x22, #0x8a0
-	WORD $0x54fff88c // b.gt l0
+	WORD $0x54fff84c // b.gt l0
 
 l3:
 	RET
@@ -617,7 +619,7 @@ TEXT ·tiledIQ4_XSx4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b080129 // add x9, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400112b // b.lt l3
+	WORD $0x5400110b // b.lt l3
 	WORD $0xd2931029 // mov x9, #0x9881
 	WORD $0xd281a02a // mov x10, #0xd01
 	WORD $0xf2b7f5a9 // movk x9, #0xbfad, lsl #16
@@ -649,7 +651,7 @@ l2:
 	WORD $0xd37cedf3 // lsl x19, x15, #4
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0xad4036ea // ldp q10, q13, [x23]
+	WORD $0xad4032ea // ldp q10, q12, [x23]
 	WORD $0x3cf86aee // ldr q14, [x23, x24]
 	WORD $0x8b1301d5 // add x21, x14, x19
 	WORD $0x3ce96aef // ldr q15, [x23, x9]
@@ -657,29 +659,32 @@ l2:
 	WORD $0x3dc002a4 // ldr q4, [x21]
 	WORD $0x3dc012a9 // ldr q9, [x21, #0x40]
 	WORD $0x3dc022ab // ldr q11, [x21, #0x80]
-	WORD $0x3dc032ac // ldr q12, [x21, #0xc0]
+	WORD $0x3dc032ad // ldr q13, [x21, #0xc0]
+	WORD $0x8b0f09b5 // add x21, x13, x15, lsl #2
 	WORD $0xfc6f7ad1 // ldr d17, [x22, x15, lsl #3]
-	WORD $0x8b130293 // add x19, x20, x19
 	WORD $0x4e211c82 // and v2.16b, v4.16b, v1.16b
 	WORD $0x4e211d25 // and v5.16b, v9.16b, v1.16b
 	WORD $0x6f0c0484 // ushr v4.16b, v4.16b, #0x4
 	WORD $0x6f0c0529 // ushr v9.16b, v9.16b, #0x4
 	WORD $0x3ceb6af2 // ldr q18, [x23, x11]
 	WORD $0x0e217a31 // fcvtl v17.4s, v17.4h
+	WORD $0x8b130293 // add x19, x20, x19
+	WORD $0x910005ef // add x15, x15, #0x1
 	WORD $0x4e020002 // tbl v2.16b, { v0.16b }, v2.16b
 	WORD $0x4e050008 // tbl v8.16b, { v0.16b }, v5.16b
 	WORD $0x4e211d65 // and v5.16b, v11.16b, v1.16b
 	WORD $0x4e040004 // tbl v4.16b, { v0.16b }, v4.16b
 	WORD $0x4e090009 // tbl v9.16b, { v0.16b }, v9.16b
 	WORD $0x6f0c056b // ushr v11.16b, v11.16b, #0x4
+	WORD $0xf10011ff // cmp x15, #0x4
 	WORD $0x4e050007 // tbl v7.16b, { v0.16b }, v5.16b
-	WORD $0x4e211d85 // and v5.16b, v12.16b, v1.16b
-	WORD $0x6f0c058c // ushr v12.16b, v12.16b, #0x4
+	WORD $0x4e211da5 // and v5.16b, v13.16b, v1.16b
+	WORD $0x6f0c05ad // ushr v13.16b, v13.16b, #0x4
 	WORD $0x4f8ae043 // sdot v3.4s, v2.16b, v10.4b[0]
 	WORD $0x4f8ee046 // sdot v6.4s, v2.16b, v14.4b[0]
 	WORD $0x4e0b000b // tbl v11.16b, { v0.16b }, v11.16b
 	WORD $0x4e050005 // tbl v5.16b, { v0.16b }, v5.16b
-	WORD $0x4e0c000c // tbl v12.16b, { v0.16b }, v12.16b
+	WORD $0x4e0d000d // tbl v13.16b, { v0.16b }, v13.16b
 	WORD $0x4faae103 // sdot v3.4s, v8.16b, v10.4b[1]
 	WORD $0x4faee106 // sdot v6.4s, v8.16b, v14.4b[1]
 	WORD $0x4f8ae8e3 // sdot v3.4s, v7.16b, v10.4b[2]
@@ -687,79 +692,75 @@ l2:
 	WORD $0x4faae8a3 // sdot v3.4s, v5.16b, v10.4b[3]
 	WORD $0x6f00e40a // movi v10.2d, #0000000000000000
 	WORD $0x4faee8a6 // sdot v6.4s, v5.16b, v14.4b[3]
-	WORD $0xbc6f79ae // ldr s14, [x13, x15, lsl #2]
-	WORD $0x910005ef // add x15, x15, #0x1
-	WORD $0xf10011ff // cmp x15, #0x4
-	WORD $0x0f08a5ce // sshll v14.8h, v14.8b, #0x0
-	WORD $0x4f8de083 // sdot v3.4s, v4.16b, v13.4b[0]
+	WORD $0x0d40caae // ld1r { v14.2s }, [x21]
+	WORD $0x4f8ce083 // sdot v3.4s, v4.16b, v12.4b[0]
 	WORD $0x4f8fe04a // sdot v10.4s, v2.16b, v15.4b[0]
+	WORD $0x0f08a5ce // sshll v14.8h, v14.8b, #0x0
 	WORD $0x4f90e086 // sdot v6.4s, v4.16b, v16.4b[0]
 	WORD $0x0f10a5ce // sshll v14.4s, v14.4h, #0x0
-	WORD $0x4fade123 // sdot v3.4s, v9.16b, v13.4b[1]
+	WORD $0x4face123 // sdot v3.4s, v9.16b, v12.4b[1]
 	WORD $0x4fafe10a // sdot v10.4s, v8.16b, v15.4b[1]
 	WORD $0x4fb0e126 // sdot v6.4s, v9.16b, v16.4b[1]
-	WORD $0x4f8de963 // sdot v3.4s, v11.16b, v13.4b[2]
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0x4f8ce963 // sdot v3.4s, v11.16b, v12.4b[2]
 	WORD $0x4f8fe8ea // sdot v10.4s, v7.16b, v15.4b[2]
 	WORD $0x4f90e966 // sdot v6.4s, v11.16b, v16.4b[2]
-	WORD $0x4fade983 // sdot v3.4s, v12.16b, v13.4b[3]
-	WORD $0x6f00e40d // movi v13.2d, #0000000000000000
+	WORD $0x6e2ede2e // fmul v14.4s, v17.4s, v14.4s
+	WORD $0x4face9a3 // sdot v3.4s, v13.16b, v12.4b[3]
+	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
 	WORD $0x4fafe8aa // sdot v10.4s, v5.16b, v15.4b[3]
-	WORD $0x3ce96a0f // ldr q15, [x16, x9]
-	WORD $0x4fb0e986 // sdot v6.4s, v12.16b, v16.4b[3]
-	WORD $0x4eae9c63 // mul v3.4s, v3.4s, v14.4s
-	WORD $0x4f92e04d // sdot v13.4s, v2.16b, v18.4b[0]
-	WORD $0xbd400142 // ldr s2, [x10]
-	WORD $0x4f8fe08a // sdot v10.4s, v4.16b, v15.4b[0]
-	WORD $0x4f829222 // fmul v2.4s, v17.4s, v2.s[0]
+	WORD $0x4fb0e9a6 // sdot v6.4s, v13.16b, v16.4b[3]
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4fb2e10d // sdot v13.4s, v8.16b, v18.4b[1]
+	WORD $0x4f92e04c // sdot v12.4s, v2.16b, v18.4b[0]
+	WORD $0xbd400142 // ldr s2, [x10]
+	WORD $0x4f829062 // fmul v2.4s, v3.4s, v2.s[0]
+	WORD $0x3ce96a03 // ldr q3, [x16, x9]
+	WORD $0x4fb2e10c // sdot v12.4s, v8.16b, v18.4b[1]
 	WORD $0x3dc00268 // ldr q8, [x19]
-	WORD $0x4fafe12a // sdot v10.4s, v9.16b, v15.4b[1]
-	WORD $0x4e22cc68 // fmla v8.4s, v3.4s, v2.4s
-	WORD $0x4f92e8ed // sdot v13.4s, v7.16b, v18.4b[2]
-	WORD $0x4eae9cc2 // mul v2.4s, v6.4s, v14.4s
-	WORD $0x3ceb6a03 // ldr q3, [x16, x11]
-	WORD $0x4f8fe96a // sdot v10.4s, v11.16b, v15.4b[2]
+	WORD $0x4f83e08a // sdot v10.4s, v4.16b, v3.4b[0]
+	WORD $0x4e2ecc48 // fmla v8.4s, v2.4s, v14.4s
+	WORD $0x4f92e8ec // sdot v12.4s, v7.16b, v18.4b[2]
+	WORD $0x4e21d8c2 // scvtf v2.4s, v6.4s
+	WORD $0x3ceb6a06 // ldr q6, [x16, x11]
+	WORD $0x4fa3e12a // sdot v10.4s, v9.16b, v3.4b[1]
 	WORD $0x3d800268 // str q8, [x19]
-	WORD $0x4fb2e8ad // sdot v13.4s, v5.16b, v18.4b[3]
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x4fb2e8ac // sdot v12.4s, v5.16b, v18.4b[3]
+	WORD $0x8b080273 // add x19, x19, x8
 	WORD $0xbc786945 // ldr s5, [x10, x24]
-	WORD $0x8b080273 // add x19, x19, x8
-	WORD $0x4fafe98a // sdot v10.4s, v12.16b, v15.4b[3]
-	WORD $0x4f859225 // fmul v5.4s, v17.4s, v5.s[0]
-	WORD $0x4f83e08d // sdot v13.4s, v4.16b, v3.4b[0]
+	WORD $0x4f83e96a // sdot v10.4s, v11.16b, v3.4b[2]
+	WORD $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
+	WORD $0x4f86e08c // sdot v12.4s, v4.16b, v6.4b[0]
 	WORD $0x3dc00264 // ldr q4, [x19]
-	WORD $0x4e25cc44 // fmla v4.4s, v2.4s, v5.4s
-	WORD $0x4eae9d42 // mul v2.4s, v10.4s, v14.4s
-	WORD $0x4fa3e12d // sdot v13.4s, v9.16b, v3.4b[1]
+	WORD $0x4fa3e9aa // sdot v10.4s, v13.16b, v3.4b[3]
+	WORD $0x4e2ecc44 // fmla v4.4s, v2.4s, v14.4s
+	WORD $0x4fa6e12c // sdot v12.4s, v9.16b, v6.4b[1]
+	WORD $0x4e21d942 // scvtf v2.4s, v10.4s
 	WORD $0x3d800264 // str q4, [x19]
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
 	WORD $0x8b080273 // add x19, x19, x8
-	WORD $0xbd400224 // ldr s4, [x17]
-	WORD $0x4f83e96d // sdot v13.4s, v11.16b, v3.4b[2]
-	WORD $0x3dc00265 // ldr q5, [x19]
-	WORD $0x4f849224 // fmul v4.4s, v17.4s, v4.s[0]
-	WORD $0x4fa3e98d // sdot v13.4s, v12.16b, v3.4b[3]
-	WORD $0x4e24cc45 // fmla v5.4s, v2.4s, v4.4s
-	WORD $0x4eae9da2 // mul v2.4s, v13.4s, v14.4s
-	WORD $0x3d800265 // str q5, [x19]
+	WORD $0xbd400223 // ldr s3, [x17]
+	WORD $0x4f86e96c // sdot v12.4s, v11.16b, v6.4b[2]
+	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
+	WORD $0x3dc00263 // ldr q3, [x19]
+	WORD $0x4fa6e9ac // sdot v12.4s, v13.16b, v6.4b[3]
+	WORD $0x4e2ecc43 // fmla v3.4s, v2.4s, v14.4s
+	WORD $0x4e21d982 // scvtf v2.4s, v12.4s
+	WORD $0x3d800263 // str q3, [x19]
 	WORD $0xbc786a23 // ldr s3, [x17, x24]
-	WORD $0x3ce86a64 // ldr q4, [x19, x8]
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4f839223 // fmul v3.4s, v17.4s, v3.s[0]
-	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
-	WORD $0x3ca86a64 // str q4, [x19, x8]
-	WORD $0x54fff321 // b.ne l2
+	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
+	WORD $0x3ce86a63 // ldr q3, [x19, x8]
+	WORD $0x4e2ecc43 // fmla v3.4s, v2.4s, v14.4s
+	WORD $0x3ca86a63 // str q3, [x19, x8]
+	WORD $0x54fff341 // b.ne l2
 	WORD $0x1100058c // add w12, w12, #0x1
 	WORD $0x910041ad // add x13, x13, #0x10
 	WORD $0x910401ce // add x14, x14, #0x100
 	WORD $0x7100219f // cmp w12, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x9100114a // add x10, x10, #0x4
-	WORD $0x54fff1c1 // b.ne l1
+	WORD $0x54fff1e1 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x912282d6 // add x22, x22, #0x8a0
-	WORD $0x54fff10c // b.gt l0
+	WORD $0x54fff12c // b.gt l0
 
 l3:
 	RET

@@ -118,7 +118,7 @@ l9:
 	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
 	WORD $0xad000620 // stp q0, q1, [x17]
-	WORD $0x3600054f // tbz w15, #0x0, l16
+	WORD $0x3600052f // tbz w15, #0x0, l16
 
 l10:
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
@@ -162,16 +162,15 @@ l14:
 l15:
 	WORD $0x0ddfcaa4 // ld1r { v4.2s }, [x21], #4
 	WORD $0x11000718 // add w24, w24, #0x1
-	WORD $0x4ddfcae5 // ld1r { v5.4s }, [x23], #4
+	WORD $0xbc4046e5 // ldr s5, [x23], #0x4
 	WORD $0x6b08031f // cmp w24, w8
 	WORD $0x0e602884 // saddlp v4.2s, v4.4h
-	WORD $0x6e25dc46 // fmul v6.4s, v2.4s, v5.4s
-	WORD $0x6e25dc65 // fmul v5.4s, v3.4s, v5.4s
 	WORD $0x0e21d884 // scvtf v4.2s, v4.2s
-	WORD $0x4f8410c0 // fmla v0.4s, v6.4s, v4.s[0]
-	WORD $0x4f8410a1 // fmla v1.4s, v5.4s, v4.s[0]
-	WORD $0x54fffec1 // b.ne l15
-	WORD $0x17ffffe2 // b l11
+	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
+	WORD $0x4f841040 // fmla v0.4s, v2.4s, v4.s[0]
+	WORD $0x4f841061 // fmla v1.4s, v3.4s, v4.s[0]
+	WORD $0x54fffee1 // b.ne l15
+	WORD $0x17ffffe3 // b l11
 
 l16:
 	RET
@@ -369,10 +368,10 @@ l9:
 	WORD $0x3ca16a86 // str q6, [x20, x1]
 	WORD $0x3ce06946 // ldr q6, [x10, x0]
 	WORD $0x3ce16947 // ldr q7, [x10, x1]
-	WORD $0x4e24d4c4 // fadd v4.4s, v6.4s, v4.4s
-	WORD $0x4e25d4e5 // fadd v5.4s, v7.4s, v5.4s
-	WORD $0x3ca06944 // str q4, [x10, x0]
-	WORD $0x3ca16945 // str q5, [x10, x1]
+	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
+	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
+	WORD $0x3ca06945 // str q5, [x10, x0]
+	WORD $0x3ca16944 // str q4, [x10, x1]
 	WORD $0x3ce06a64 // ldr q4, [x19, x0]
 	WORD $0x3ce16a65 // ldr q5, [x19, x1]
 	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
@@ -385,103 +384,96 @@ l9:
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
 	WORD $0x3ca06a20 // str q0, [x17, x0]
 	WORD $0x3ca16a21 // str q1, [x17, x1]
-	WORD $0x36000a77 // tbz w23, #0x0, l17
+	WORD $0x36000997 // tbz w23, #0x0, l17
 
 l10:
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0xd37df200 // lsl x0, x16, #3
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0x2a1a03f7 // mov w23, w26
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
+	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
+	WORD $0xd37df200 // lsl x0, x16, #3
+	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
+	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
+	WORD $0x2a1a03f7 // mov w23, w26
+	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
 	WORD $0xb27d001a // orr x26, x0, #0x8
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
 	WORD $0xaa1903e0 // mov x0, x25
 	WORD $0xaa1603e1 // mov x1, x22
-	WORD $0xaa0c03e5 // mov x5, x12
-	WORD $0xaa0b03e4 // mov x4, x11
-	WORD $0x14000008 // b l13
+	WORD $0xaa0c03e4 // mov x4, x12
+	WORD $0xaa0b03e2 // mov x2, x11
+	WORD $0x14000006 // b l13
 
 l11:
-	WORD $0xaa0503e2 // mov x2, x5
 	WORD $0xaa0403e3 // mov x3, x4
 
 l12:
 	WORD $0xeb0f0000 // subs x0, x0, x15
 	WORD $0x8b0e0021 // add x1, x1, x14
-	WORD $0xaa0203e5 // mov x5, x2
 	WORD $0xaa0303e4 // mov x4, x3
-	WORD $0x54fff9ad // b.le l9
+	WORD $0x54fff9ed // b.le l9
 
 l13:
-	WORD $0x91008022 // add x2, x1, #0x20
+	WORD $0x91008023 // add x3, x1, #0x20
 	WORD $0x34000109 // cbz w9, l14
-	WORD $0xfc707848 // ldr d8, [x2, x16, lsl #3]
-	WORD $0xfc7a6849 // ldr d9, [x2, x26]
+	WORD $0xfc707868 // ldr d8, [x3, x16, lsl #3]
+	WORD $0xfc7a6869 // ldr d9, [x3, x26]
 	WORD $0x2e613908 // shll v8.4s, v8.4h, #16
 	WORD $0x2e613929 // shll v9.4s, v9.4h, #16
 	WORD $0x7100051f // cmp w8, #0x1
 	WORD $0x5400010a // b.ge l15
-	WORD $0x17fffff1 // b l11
+	WORD $0x17fffff3 // b l11
 
 l14:
-	WORD $0xfc707848 // ldr d8, [x2, x16, lsl #3]
-	WORD $0xfc7a6849 // ldr d9, [x2, x26]
+	WORD $0xfc707868 // ldr d8, [x3, x16, lsl #3]
+	WORD $0xfc7a6869 // ldr d9, [x3, x26]
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
 	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
 	WORD $0x7100051f // cmp w8, #0x1
-	WORD $0x54fffd6b // b.lt l11
+	WORD $0x54fffdab // b.lt l11
 
 l15:
-	WORD $0x2a1f03e6 // mov w6, wzr
-	WORD $0xaa0503e2 // mov x2, x5
+	WORD $0x2a1f03e5 // mov w5, wzr
 	WORD $0xaa0403e3 // mov x3, x4
 
 l16:
-	WORD $0x8b1800a7 // add x7, x5, x24
-	WORD $0x0ddfc84a // ld1r { v10.2s }, [x2], #4
-	WORD $0x4ddfc86b // ld1r { v11.4s }, [x3], #4
-	WORD $0x0d40c8ec // ld1r { v12.2s }, [x7]
-	WORD $0x8b0d00a7 // add x7, x5, x13
-	WORD $0x8b1500a5 // add x5, x5, x21
-	WORD $0xbc78688f // ldr s15, [x4, x24]
-	WORD $0x0d40c8ed // ld1r { v13.2s }, [x7]
-	WORD $0x0d40c8ae // ld1r { v14.2s }, [x5]
+	WORD $0x8b180086 // add x6, x4, x24
+	WORD $0x0ddfc86a // ld1r { v10.2s }, [x3], #4
+	WORD $0x0d40c8cb // ld1r { v11.2s }, [x6]
+	WORD $0x8b0d0086 // add x6, x4, x13
+	WORD $0x8b150084 // add x4, x4, x21
+	WORD $0x0d40c8cc // ld1r { v12.2s }, [x6]
+	WORD $0x0d40c88d // ld1r { v13.2s }, [x4]
+	WORD $0xbd40004e // ldr s14, [x2]
 	WORD $0x0e60294a // saddlp v10.2s, v10.4h
-	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0xbc6d6890 // ldr s16, [x4, x13]
-	WORD $0xbc756891 // ldr s17, [x4, x21]
-	WORD $0x6e2bdd12 // fmul v18.4s, v8.4s, v11.4s
-	WORD $0x6e2bdd2b // fmul v11.4s, v9.4s, v11.4s
-	WORD $0x4f8f9113 // fmul v19.4s, v8.4s, v15.s[0]
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
-	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
-	WORD $0x4f8f912f // fmul v15.4s, v9.4s, v15.s[0]
-	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
-	WORD $0x4f909114 // fmul v20.4s, v8.4s, v16.s[0]
-	WORD $0x4f909130 // fmul v16.4s, v9.4s, v16.s[0]
-	WORD $0x4f919115 // fmul v21.4s, v8.4s, v17.s[0]
-	WORD $0x4f919131 // fmul v17.4s, v9.4s, v17.s[0]
-	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
-	WORD $0x110004c6 // add w6, w6, #0x1
-	WORD $0x4f8a1247 // fmla v7.4s, v18.4s, v10.s[0]
-	WORD $0x4f8a1166 // fmla v6.4s, v11.4s, v10.s[0]
-	WORD $0x6b0800df // cmp w6, w8
-	WORD $0x4f8c1264 // fmla v4.4s, v19.4s, v12.s[0]
-	WORD $0x4f8c11e5 // fmla v5.4s, v15.4s, v12.s[0]
+	WORD $0xbc78684f // ldr s15, [x2, x24]
+	WORD $0x110004a5 // add w5, w5, #0x1
+	WORD $0x0e60296b // saddlp v11.2s, v11.4h
+	WORD $0x6b0800bf // cmp w5, w8
 	WORD $0xaa0303e4 // mov x4, x3
-	WORD $0xaa0203e5 // mov x5, x2
-	WORD $0x4f8d1282 // fmla v2.4s, v20.4s, v13.s[0]
-	WORD $0x4f8d1203 // fmla v3.4s, v16.4s, v13.s[0]
-	WORD $0x4f8e12a0 // fmla v0.4s, v21.4s, v14.s[0]
-	WORD $0x4f8e1221 // fmla v1.4s, v17.4s, v14.s[0]
-	WORD $0x54fffb21 // b.ne l16
-	WORD $0x17ffffc1 // b l12
+	WORD $0x0e60298c // saddlp v12.2s, v12.4h
+	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
+	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
+	WORD $0x0e21d96b // scvtf v11.2s, v11.2s
+	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
+	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
+	WORD $0x6e2edd4a // fmul v10.4s, v10.4s, v14.4s
+	WORD $0xbc6d684e // ldr s14, [x2, x13]
+	WORD $0x6e2fdd6b // fmul v11.4s, v11.4s, v15.4s
+	WORD $0xbc75684f // ldr s15, [x2, x21]
+	WORD $0x91001042 // add x2, x2, #0x4
+	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
+	WORD $0x6e2fddad // fmul v13.4s, v13.4s, v15.4s
+	WORD $0x4f8a1107 // fmla v7.4s, v8.4s, v10.s[0]
+	WORD $0x4f8a1126 // fmla v6.4s, v9.4s, v10.s[0]
+	WORD $0x4f8b1105 // fmla v5.4s, v8.4s, v11.s[0]
+	WORD $0x4f8b1124 // fmla v4.4s, v9.4s, v11.s[0]
+	WORD $0x4f8c1102 // fmla v2.4s, v8.4s, v12.s[0]
+	WORD $0x4f8c1123 // fmla v3.4s, v9.4s, v12.s[0]
+	WORD $0x4f8d1100 // fmla v0.4s, v8.4s, v13.s[0]
+	WORD $0x4f8d1121 // fmla v1.4s, v9.4s, v13.s[0]
+	WORD $0x54fffba1 // b.ne l16
+	WORD $0x17ffffc7 // b l12
 
 l17:
 	RET

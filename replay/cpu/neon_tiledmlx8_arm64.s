@@ -136,7 +136,7 @@ l9:
 	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
 	WORD $0xad000620 // stp q0, q1, [x17]
-	WORD $0x3600054f // tbz w15, #0x0, l16
+	WORD $0x3600052f // tbz w15, #0x0, l16
 
 l10:
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
@@ -180,16 +180,15 @@ l14:
 l15:
 	WORD $0x0ddfcaa4 // ld1r { v4.2s }, [x21], #4
 	WORD $0x11000718 // add w24, w24, #0x1
-	WORD $0x4ddfcae5 // ld1r { v5.4s }, [x23], #4
+	WORD $0xbc4046e5 // ldr s5, [x23], #0x4
 	WORD $0x6b08031f // cmp w24, w8
 	WORD $0x0e602884 // saddlp v4.2s, v4.4h
-	WORD $0x6e25dc46 // fmul v6.4s, v2.4s, v5.4s
-	WORD $0x6e25dc65 // fmul v5.4s, v3.4s, v5.4s
 	WORD $0x0e21d884 // scvtf v4.2s, v4.2s
-	WORD $0x4f8410c0 // fmla v0.4s, v6.4s, v4.s[0]
-	WORD $0x4f8410a1 // fmla v1.4s, v5.4s, v4.s[0]
-	WORD $0x54fffec1 // b.ne l15
-	WORD $0x17ffffe2 // b l11
+	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
+	WORD $0x4f841040 // fmla v0.4s, v2.4s, v4.s[0]
+	WORD $0x4f841061 // fmla v1.4s, v3.4s, v4.s[0]
+	WORD $0x54fffee1 // b.ne l15
+	WORD $0x17ffffe3 // b l11
 
 l16:
 	RET

@@ -22,13 +22,28 @@ func (t *tiledInput) row(j int) (q []int8, d []float32, s []int16) {
 // tiledFunc multiplies strips of 16 rows in layout dtype.Tiled16 with rows of activations:
 // y[j*yStride + 16*s + r] = dot(row r of strip s, x row j).
 //
-// Each row of weights has one sum, to which blocks of 32 columns are added in order: sum +=
-// float32(d*dx) * float32(integers), a fused multiplication and addition. integers is exact: the sum of the products of x and the quants minus their offset (or the levels that the quants
-// select), times the integer scales, if the type has them. Minimums are added to a second sum, +=
-// float32(m*dx) * float32(integers), where integers is the sum of x times the minimum. The second
-// sum is added to the first at the end. As in rows, m is -dmin; in Q4_1 and Q5_1 m is the minimum
+// Each row of weights has one sum, to which blocks of 32 columns are added in order, each by a fused
+// multiplication and addition: sum += float32(d*dx) * float32(integers). integers is exact: the sum of
+// the products of x and the quants minus their offset (or the levels that the quants select), times the
+// integer scales, if the type has them. If there is one scale for all 32 columns, sum += (d*scale) *
+// float32(dx*integers) instead, where the first factor is exact and integers are the products without the
+// scale: the first factor belongs to the weights alone, so rows of x share it.
+//
+// Minimums are added to a second sum, += (m*min) * float32(dx*s), where s is the sum of x, or if there are two
+// minimums += float32(m*dx) * float32(integers), where integers is the sum of x times the minimums. The
+// second sum is added to the first at the end. As in rows, m is -dmin; in Q4_1 and Q5_1 m is the minimum
 // itself and the integer minimum is 1.
 type tiledFunc func(y []float32, yStride int, w []byte, strips int, x *tiledInput)
+
+// scaledTiles reports whether a type has integer scales, and whether there are two of them, and two minimums, for 32
+// columns.
+func scaledTiles(t dtype.Type) (scaled, two bool) {
+	f := dtype.FormOf(t)
+	if f == nil {
+		return false, false // MLX
+	}
+	return f.Sub > 0, f.Sub == blockElems/2
+}
 
 // tiledBlock holds 32 columns of one row as integers. Scales and minimums have one value for
 // columns 0 to 15 and one for columns 16 to 31.
@@ -84,6 +99,7 @@ func tiledPortable(t dtype.Type) tiledFunc {
 	elems, _ := t.Block()
 	size, _ := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(elems))
 	per, mins, load := elems/blockElems, hasMinimum(t), tiledLoads[t]
+	scaled, two := scaledTiles(t)
 	return func(y []float32, yStride int, w []byte, strips int, x *tiledInput) {
 		blocks := x.in / elems
 		b := tiledBlock{scale: [2]int32{1, 1}, min: [2]int32{1, 1}}
@@ -98,11 +114,18 @@ func tiledPortable(t dtype.Type) tiledFunc {
 						for j := range n {
 							q, d, sums := x.row(first + j)
 							part := b.products(q[i*blockElems:])
-							// The sum has up to 33 bits in types with scales of UE4M3.
-							integer := int64(part[0])*int64(b.scale[0]) + int64(part[1])*int64(b.scale[1])
-							sum[j] = fma32(b.d*d[i], float32(integer), sum[j])
-							if mins {
-								least[j] = fma32(b.m*d[i], float32(b.min[0]*int32(sums[2*i])+b.min[1]*int32(sums[2*i+1])), least[j])
+							if scaled && !two {
+								sum[j] = fma32(float32(b.d*float32(b.scale[0])), float32(d[i]*float32(part[0]+part[1])), sum[j])
+							} else {
+								// The sum has up to 33 bits in types with scales of UE4M3.
+								integer := int64(part[0])*int64(b.scale[0]) + int64(part[1])*int64(b.scale[1])
+								sum[j] = fma32(float32(b.d*d[i]), float32(integer), sum[j])
+							}
+							low, high := int32(sums[2*i]), int32(sums[2*i+1])
+							if mins && two {
+								least[j] = fma32(float32(b.m*d[i]), float32(b.min[0]*low+b.min[1]*high), least[j])
+							} else if mins {
+								least[j] = fma32(float32(b.m*float32(b.min[0])), float32(d[i]*float32(low+high)), least[j])
 							}
 						}
 					}

@@ -204,10 +204,16 @@ INLINE void multiply(int rows, shape t, quants load, int8x16_t table, floats d, 
 				float *sum = y + 4 * v;
 				const uint8_t *p = dx;
 				STEP(p, 0);
+				if (scale && !t.two) large *= vcvtq_f32_s32(first);
 				EACH(j) {
-					if (scale) acc[j] *= first;
-					if (t.two) acc[j] += other[j] * second;
-					float32x4_t add = vfmaq_f32(vld1q_f32(sum), vmulq_n_f32(large, single(p)), vcvtq_f32_s32(acc[j]));
+					float32x4_t add;
+					if (scale && !t.two) {
+						add = vfmaq_f32(vld1q_f32(sum), large, vmulq_n_f32(vcvtq_f32_s32(acc[j]), single(p)));
+					} else {
+						if (scale) acc[j] *= first;
+						if (t.two) acc[j] += other[j] * second;
+						add = vfmaq_f32(vld1q_f32(sum), vmulq_n_f32(large, single(p)), vcvtq_f32_s32(acc[j]));
+					}
 					DONE(add);
 					vst1q_f32(sum, add);
 					STEP(sum, yStride);
@@ -219,7 +225,7 @@ INLINE void multiply(int rows, shape t, quants load, int8x16_t table, floats d, 
 }
 
 // least adds the minimums' part to y. The sums of two quarters at a time stay in registers. The
-// products of minimums and sums of x are below 2^24, so they are exact in float32. min is null
+// products of two minimums and sums of x are below 2^24, so they are exact in float32. min is null
 // in types whose minimum is m itself, which is added; in other types the minimum is subtracted.
 INLINE void least(int rows, shape t, integers min,
 	float *y, int64_t yStride, const uint8_t *w, const uint8_t *x, int64_t xStride, int64_t in) {
@@ -238,15 +244,19 @@ INLINE void least(int rows, shape t, integers min,
 					first[h] = second[h] = vdupq_n_f32(1);
 					if (min) first[h] = vcvtq_f32_s32(min(k + 4 * h));
 					if (t.two) second[h] = vcvtq_f32_s32(min(k + 16 + 4 * h));
+					else first[h] *= m[h];
 				}
 				EACH(j) {
 					int16x4_t both = vreinterpret_s16_s32(vld1_dup_s32((const int32_t *)(s + j * xStride)));
 					float32x2_t low = vcvt_f32_s32(vget_low_s32(vmovl_s16(both)));
-					if (!t.two) low = vcvt_f32_s32(vpaddl_s16(both));
+					float32x4_t part, by;
+					if (!t.two) by = vmulq_n_f32(vdupq_lane_f32(vcvt_f32_s32(vpaddl_s16(both)), 0), single(dx + j * xStride));
 					UNROLL for (int h = 0; h < 2; h++) {
-						float32x4_t part = vmulq_lane_f32(first[h], low, 0);
-						if (t.two) part += vmulq_lane_f32(second[h], low, 1);
-						float32x4_t by = vmulq_n_f32(m[h], single(dx + j * xStride));
+						part = first[h];
+						if (t.two) {
+							part = vmulq_lane_f32(first[h], low, 0) + vmulq_lane_f32(second[h], low, 1);
+							by = vmulq_n_f32(m[h], single(dx + j * xStride));
+						}
 						sum[j][h] = min ? vfmsq_f32(sum[j][h], part, by) : vfmaq_f32(sum[j][h], part, by);
 					}
 				}
