@@ -20,7 +20,7 @@
 // tiles. While they are multiplied, DI is the record and DX the scales of x for POST, R14 the record
 // and AX the quants of x for STEP, R8 the integer sums, and CX the number of tiles left.
 //
-// The work area is part of the frame of 29,824 bytes, which also has room for its alignment and for
+// The work area is part of the frame of 25,728 bytes, which also has room for its alignment and for
 // variables. The work area's parts are, in bytes from its beginning:
 
 #define CHUNK 16
@@ -28,15 +28,14 @@
 #define RECORDD 512                 // d, times the integer scales of all columns if there are such
 #define RECORDS 576                 // integer scales of columns 0 to 15
 #define RECORDT 640                 // integer scales of columns 16 to 31
-#define RECORDM 704                 // the scale of the minimums, or the minimums of all columns
+#define RECORDM 704                 // minimums of all columns, or the scale of two minimums
 #define RECORDN 768                 // minimums of columns 0 to 15
 #define RECORDO 832                 // minimums of columns 16 to 31
 #define WORKX (CHUNK*RECORD)        // [16, CHUNK] scales of x
-#define WORKS (WORKX+64*CHUNK)      // [16, CHUNK] sums of x as float32, of columns 0 to 15, or of all times the scales
+#define WORKS (WORKX+64*CHUNK)      // [16, CHUNK] sums of x: of all columns, times the scales, or of columns 0 to 15
 #define WORKT (WORKS+64*CHUNK)      // [16, CHUNK] sums of x of columns 16 to 31
 #define WORKI (WORKT+64*CHUNK)      // [2] integer sums of a step, 2 KiB each
 #define WORKY (WORKI+4096)          // [4, 16, 16] float sums of the groups
-#define WORKZ (WORKY+4096)          // [4, 16, 16] sums of the minimums' part
 
 // Go's assembler lacks AMX. The following macros encode its instructions; a test compares them with
 // clang's encoding of the text in each comment. a, b, c and t are numbers of tiles.
@@ -71,7 +70,8 @@
 	KEEPD                    \
 	VMOVUPS Z26, RECORDS(DI) \
 	VMOVUPS Z27, RECORDT(DI)
-// KEEPMIN keeps M, or minus M if OP subtracts: the product with 1.
+// KEEPMIN keeps M, or minus M if OP subtracts: the product with 1. KEEPMINS does so with the scale of two
+// minimums, and keeps these as float32.
 #define KEEPMIN(OP, M, ONES) \
 	VPTERNLOGD $0xff, Z1, Z1, Z1 \
 	VPSRLD     $25, Z1, Z1       \
@@ -80,14 +80,14 @@
 	OP         Z1, M, Z2         \
 	VMOVUPS    Z2, RECORDM(DI)
 #define KEEPMINS(OP, C) \
-	KEEPMIN(OP, Z25, NONE)     \
-	VPSLLD    $16, C, Z2       \
-	VPSRAD    $16, Z2, Z2      \
-	VCVTDQ2PS Z2, Z2           \
-	VMOVUPS   Z2, RECORDN(DI)  \
-	VPSRAD    $16, C, Z2       \
-	VCVTDQ2PS Z2, Z2           \
-	VMOVUPS   Z2, RECORDO(DI)
+	KEEPMIN(OP, Z25, NONE)       \
+	VPSLLD     $16, C, Z2        \
+	VPSRAD     $16, Z2, Z2       \
+	VCVTDQ2PS  Z2, Z2            \
+	VMOVUPS    Z2, RECORDN(DI)   \
+	VPSRAD     $16, C, Z2        \
+	VCVTDQ2PS  Z2, Z2            \
+	VMOVUPS    Z2, RECORDO(DI)
 
 // EACH16 applies a macro to the numbers 0 to 15 and the registers Z0 to Z15.
 #define EACH16(ROW) \
@@ -114,12 +114,6 @@
 	VMOVUPS (64*i)(R10), Z
 #define SAVEROW(i, Z) \
 	VMOVUPS Z, (64*i)(R10)
-#define LOADROWZ(i, Z) \
-	VMOVUPS (WORKZ-WORKY+64*i)(R10), Z
-#define SAVEROWZ(i, Z) \
-	VMOVUPS Z, (WORKZ-WORKY+64*i)(R10)
-#define ADDROW(i, Z) \
-	VADDPS (64*i)(R10), Z, Z
 
 // STOREROW writes a row of y. DX is the stride of y.
 #define STOREROW(i, Z) \
@@ -190,6 +184,53 @@
 #define POSTDST0 POSTDST(POSTDSTROW0)
 #define POSTDST1 POSTDST(POSTDSTROW1)
 
+// MINROW adds the minimums times the sum of a row of x, and the scale of x. MINSROW adds both minimums times the sums of
+// columns 0 to 15 and 16 to 31, which is exact because minimums are below 16 and sums below 2^12, times
+// the scales of the minimums and of x.
+#define MINROW(i, Z) \
+	VFMADD231PS.BCST (WORKS-WORKX+4*CHUNK*i)(DX), Z25, Z
+#define MINSROW(i, Z) \
+	VMULPS.BCST      (WORKS-WORKX+4*CHUNK*i)(DX), Z28, Z18 \
+	VFMADD231PS.BCST (WORKT-WORKX+4*CHUNK*i)(DX), Z29, Z18 \
+	VMULPS.BCST      (4*CHUNK*i)(DX), Z25, Z19             \
+	VFMADD231PS      Z19, Z18, Z
+
+// POSTDM, POSTDSM and POSTDSTM are POSTD, POSTDS and POSTDST for types with minimums.
+#define POSTDMROW0(i, Z) \
+	POSTDROW0(i, Z) \
+	MINROW(i, Z)
+#define POSTDMROW1(i, Z) \
+	POSTDROW1(i, Z) \
+	MINROW(i, Z)
+#define POSTDM(ROW) \
+	VMOVUPS RECORDM(DI), Z25 \
+	POSTD(ROW)
+#define POSTDM0 POSTDM(POSTDMROW0)
+#define POSTDM1 POSTDM(POSTDMROW1)
+
+#define POSTDSMROW0(i, Z) \
+	POSTDSROW0(i, Z) \
+	MINROW(i, Z)
+#define POSTDSMROW1(i, Z) \
+	POSTDSROW1(i, Z) \
+	MINROW(i, Z)
+#define POSTDSM0 POSTDM(POSTDSMROW0)
+#define POSTDSM1 POSTDM(POSTDSMROW1)
+
+#define POSTDSTMROW0(i, Z) \
+	POSTDSTROW0(i, Z) \
+	MINSROW(i, Z)
+#define POSTDSTMROW1(i, Z) \
+	POSTDSTROW1(i, Z) \
+	MINSROW(i, Z)
+#define POSTDSTM(ROW) \
+	VMOVUPS RECORDM(DI), Z25 \
+	VMOVUPS RECORDN(DI), Z28 \
+	VMOVUPS RECORDO(DI), Z29 \
+	POSTDST(ROW)
+#define POSTDSTM0 POSTDSTM(POSTDSTMROW0)
+#define POSTDSTM1 POSTDSTM(POSTDSTMROW1)
+
 // SUMS1 copies the sums of x of a row. K1 selects tiles, each of which has two int16 at the address
 // DX+R14. It multiplies them by the scales of x at DI. SUMS2 keeps the sums of columns 0 to 15 and 16 to
 // 31, without the scales.
@@ -212,56 +253,10 @@
 	VMOVUPS     Z17, (WORKS-WORKX)(DI)     \
 	VMOVUPS     Z16, (WORKT-WORKX)(DI)
 
-// LEAST computes the minimums' part of the sums of a group and, after the last chunk, adds it.
-// Minimums are below 64 and sums of x below 2^12, so their products are exact as float32.
-#define LEASTROW1(i, Z) \
-	VFMADD231PS.BCST (WORKS-WORKX+4*CHUNK*i)(DX), Z24, Z
-#define LEASTROW2(i, Z) \
-	VMULPS.BCST      (WORKS-WORKX+4*CHUNK*i)(DX), Z26, Z16 \
-	VFMADD231PS.BCST (WORKT-WORKX+4*CHUNK*i)(DX), Z27, Z16 \
-	VMULPS.BCST      (4*CHUNK*i)(DX), Z24, Z17             \
-	VFMADD231PS      Z17, Z16, Z
-#define LEAST(ROW) \
-	EACH16(SAVEROW)               \
-	EACH16(ZEROROW)               \
-	MOVQ left-8(SP), CX           \
-	CMPQ CX, blocks+32(FP)        \
-	JEQ  fresh                    \
-	EACH16(LOADROWZ)              \
-fresh: \
-	MOVQ R15, DI                  \
-	LEAQ WORKX(R15), DX           \
-	MOVQ count-24(SP), CX         \
-least: \
-	VMOVUPS RECORDM(DI), Z24      \
-	VMOVUPS RECORDN(DI), Z26      \
-	VMOVUPS RECORDO(DI), Z27      \
-	EACH16(ROW)                   \
-	ADDQ $RECORD, DI              \
-	ADDQ $4, DX                   \
-	DECQ CX                       \
-	JNE  least                    \
-	MOVQ left-8(SP), CX           \
-	CMPQ CX, now-16(SP)           \
-	JEQ  last                     \
-	EACH16(SAVEROWZ)              \
-	JMP  stored                   \
-last: \
-	EACH16(ADDROW)
-#define LEAST1 LEAST(LEASTROW1)
-#define LEAST2 LEAST(LEASTROW2)
-#define NOLEAST \
-	MOVQ left-8(SP), CX           \
-	CMPQ CX, now-16(SP)           \
-	JEQ  last                     \
-	EACH16(SAVEROW)               \
-	JMP  stored                   \
-last:
-
 // AMX is the body of a function. minus holds minus the type's offset in every byte. A block consists
 // of head bytes, which the macro HEAD reads, and the given number of tiles of size bytes, which TILE
 // expands. shape is the configuration of the tiles.
-#define AMX(minus, head, tiles, size, CONSTANTS, HEAD, TILE, SUMS, STEP, POST0, POST1, LEAST) \
+#define AMX(minus, head, tiles, size, CONSTANTS, HEAD, TILE, SUMS, STEP, POST0, POST1) \
 	NO_LOCAL_POINTERS             \
 	MOVQ shape+72(FP), AX         \
 	LDTILECFG                     \
@@ -356,7 +351,12 @@ odd: \
 	DECQ CX                       \
 	JNE  pair                     \
 summed: \
-	LEAST                         \
+	MOVQ left-8(SP), CX           \
+	CMPQ CX, now-16(SP)           \
+	JEQ  last                     \
+	EACH16(SAVEROW)               \
+	JMP  stored                   \
+last: \
 	MOVQ yStride+8(FP), DX        \
 	MOVQ R9, DI                   \
 	IMULQ DX, DI                  \

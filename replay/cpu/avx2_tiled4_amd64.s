@@ -132,9 +132,8 @@ block:
 	VPMADDWD Y6, Y15, Y15
 
 // func tiledFourQ4_1AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
-TEXT ·tiledFourQ4_1AVX2(SB), NOSPLIT, $512-64
+TEXT ·tiledFourQ4_1AVX2(SB), NOSPLIT, $256-64
 	START4
-	CLEAR4(256)
 	WORDS1(Y6)
 	VMOVDQU ·tiledLow(SB), Y7
 
@@ -146,17 +145,15 @@ block:
 	ADDROWS4
 	VCVTPH2PS 288(SI), Y2
 	VCVTPH2PS 304(SI), Y3
-	MINROWS4
+	MINROWS4(VFMADD231PS)
 	NEXT(320)
 	DECQ CX
 	JNZ  block
-	ENDMINS4(VADDPS)
 	END4
 
 // func tiledFourQ4_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
-TEXT ·tiledFourQ4_KAVX2(SB), NOSPLIT, $512-64
+TEXT ·tiledFourQ4_KAVX2(SB), NOSPLIT, $256-64
 	START4
-	CLEAR4(256)
 	WORDS1(Y6)
 	VMOVDQU ·tiledLow(SB), Y7
 
@@ -173,13 +170,12 @@ tile:
 	ADDKROWS4
 	SCALED(VPMOVZXBD, 16(SI), 32(R13), Y2, Y4)
 	SCALED(VPMOVZXBD, 24(SI), 48(R13), Y3, Y4)
-	MINROWS4
+	MINROWS4(VFNMADD231PS)
 	NEXT(288)
 	DECL R12
 	JNZ  tile
 	DECQ CX
 	JNZ  block
-	ENDMINS4(VSUBPS)
 	END4
 
 // Q6ROW multiplies the column group of a row of x at q by the quants in Y0 and Y2, and the next

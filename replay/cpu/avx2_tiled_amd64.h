@@ -159,72 +159,29 @@
 	VCVTPH2PS D, T    \
 	VMULPS    T, Y, Y
 
-// MIN adds the minimums M, times the sum of x in Y8, to the sums at offset at.
-#define MIN(M, at) \
-	VMOVUPS     at(SP), Y4 \
-	VFMADD231PS Y8, M, Y4  \
-	VMOVUPS     Y4, at(SP)
+// MIN adds the minimums M, or subtracts them if OP does, times the sum of x in Y8, to the sums at offset at.
+#define MIN(OP, M, at) \
+	VMOVUPS at(SP), Y4 \
+	OP      Y8, M, Y4  \
+	VMOVUPS Y4, at(SP)
 
-// MINROW calls MIN with the sum of a row of x at SUM times the scale of x at D.
-#define MINROW(D, SUM, at) \
+#define MINROW(OP, D, SUM, at) \
 	VPBROADCASTD SUM, Y8               \
 	VPMADDWD     ·tiledOne(SB), Y8, Y8 \
 	VCVTDQ2PS    Y8, Y8                \
 	VBROADCASTSS D, Y9                 \
 	VMULPS       Y9, Y8, Y8            \
-	MIN(Y2, at)                        \
-	MIN(Y3, (at+32))
+	MIN(OP, Y2, at)                    \
+	MIN(OP, Y3, (at+32))
 
-// MINROWS calls MINROW for all rows of x, with the minimums in Y2 and Y3.
-#define MINROWS1 \
-	MINROW(D0, SUM0, 256)
-#define MINROWS4 \
-	MINROW(D0, SUM0, 256) \
-	MINROW(D1, SUM1, 320) \
-	MINROW(D2, SUM2, 384) \
-	MINROW(D3, SUM3, 448)
-
-// MINS adds the minimums of both halves of the columns, words in PAIRS, times the sums of x in Y8, the scale
-// of x in Y9 and the scales of the minimums in D, to the sums at offset at.
-#define MINS(PAIRS, D, at) \
-	VPMADDWD  Y8, PAIRS, Y4  \
-	VMULPS    Y9, D, Y5      \
-	VCVTDQ2PS Y4, Y4         \
-	VFMADD213PS at(SP), Y5, Y4 \
-	VMOVUPS   Y4, at(SP)
-
-#define MINSROW(D, SUM, at) \
-	VPBROADCASTD SUM, Y8 \
-	VBROADCASTSS D, Y9   \
-	MINS(Y2, Y10, at)    \
-	MINS(Y3, Y11, (at+32))
-
-// MINSROWS calls MINS for all rows of x, with the minimums in Y2 and Y3 and their scales in Y10
-// and Y11.
-#define MINSROWS1 \
-	MINSROW(D0, SUM0, 256)
-#define MINSROWS4 \
-	MINSROW(D0, SUM0, 256) \
-	MINSROW(D1, SUM1, 320) \
-	MINSROW(D2, SUM2, 384) \
-	MINSROW(D3, SUM3, 448)
-
-// ENDMINS adds the minimums' part to the sums, or subtracts it.
-#define ENDMIN(OP, at) \
-	VMOVUPS at(SP), Y0           \
-	OP      (at+256)(SP), Y0, Y0 \
-	VMOVUPS Y0, at(SP)
-#define ENDMINS1(OP) \
-	ENDMIN(OP, 0) \
-	ENDMIN(OP, 32)
-#define ENDMINS4(OP) \
-	ENDMINS1(OP)    \
-	ENDMIN(OP, 64)  \
-	ENDMIN(OP, 96)  \
-	ENDMIN(OP, 128) \
-	ENDMIN(OP, 160) \
-	ENDMIN(OP, 192) \
-	ENDMIN(OP, 224)
+// MINROWS calls MIN for all rows of x, with the minimums in Y2 and Y3.
+#define MINROWS1(OP) \
+	MINROW(OP, D0, SUM0, 0)
+#define MINROWS4(OP) \
+	MINROW(OP, D0, SUM0, 0)   \
+	MINROW(OP, D1, SUM1, 64)  \
+	MINROW(OP, D2, SUM2, 128) \
+	MINROW(OP, D3, SUM3, 192)
 
 // OFFSETS initialises the integers with the sums of x times the words in Y6 and Y7, to
 // compensate for the offset of the quants.
@@ -288,7 +245,7 @@ head: \
 	ADDQ      $64, SI
 
 // MLX is the body of a function after START, for one or four rows of x.
-#define MLX(size, TILES, BF16, ZERO, TILE, ADDROWS, MINROWS, ENDMINS, END) \
+#define MLX(size, TILES, BF16, ZERO, TILE, ADDROWS, MINROWS, END) \
 block: \
 	MLXHEAD(TILES, BF16)  \
 tile: \
@@ -299,11 +256,10 @@ tile: \
 	ADDROWS                       \
 	VMOVUPS 576(SP), Y2           \
 	VMOVUPS 608(SP), Y3           \
-	MINROWS                       \
+	MINROWS(VFMADD231PS)          \
 	NEXT(size)                    \
 	DECQ    R12                   \
 	JNZ     tile                  \
 	DECQ    CX                    \
 	JNZ     block                 \
-	ENDMINS(VADDPS)               \
 	END

@@ -182,8 +182,6 @@ TEXT ·tiledQ4_1AVX2(SB), NOSPLIT, $0-48
 	START
 	VMOVDQU ·tiledLow(SB), Y14
 	WORDS1(Y15)
-	VXORPS Y8, Y8, Y8 // sums of the minimums' part
-	VXORPS Y9, Y9, Y9
 
 block:
 	AHEAD(0)
@@ -198,13 +196,11 @@ block:
 	VMULPS       Y4, Y10, Y10
 	ADD(256, Y2, Y0)
 	ADD(272, Y3, Y1)
-	ADDMIN(288, Y8)
-	ADDMIN(304, Y9)
+	ADDMIN(288, Y0)
+	ADDMIN(304, Y1)
 	NEXT(320)
 	DECQ   CX
 	JNZ    block
-	VADDPS Y8, Y0, Y0
-	VADDPS Y9, Y1, Y1
 	END
 
 // ADDK adds the integers INT, times the scale of x in Y4, times the scales of the rows in D and the integer
@@ -230,8 +226,6 @@ TEXT ·tiledQ4_KAVX2(SB), NOSPLIT, $0-48
 	START
 	VMOVDQU ·tiledLow(SB), Y14
 	WORDS1(Y15)
-	VXORPS  Y8, Y8, Y8 // sums of the minimums' part
-	VXORPS  Y9, Y9, Y9
 
 block:
 	VCVTPH2PS (SI), Y12
@@ -253,15 +247,13 @@ tile:
 	VMULPS       Y4, Y5, Y5
 	ADDK(0, Y12, Y2, Y0)
 	ADDK(8, Y13, Y3, Y1)
-	SUBMIN(16, Y10, Y8)
-	SUBMIN(24, Y11, Y9)
+	SUBMIN(16, Y10, Y0)
+	SUBMIN(24, Y11, Y1)
 	NEXT(288)
 	DECL   R8
 	JNZ    tile
 	DECQ   CX
 	JNZ    block
-	VADDPS Y8, Y0, Y0
-	VADDPS Y9, Y1, Y1
 	END
 
 // Q6GROUPS processes column groups 2k, 2k+1, 2k+4 and 2k+5 of 8 rows, whose low and high bits

@@ -51,9 +51,8 @@ block:
 	END4
 
 // func tiledQ5_1AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
-TEXT ·tiledQ5_1AVX2(SB), NOSPLIT, $512-48
+TEXT ·tiledQ5_1AVX2(SB), NOSPLIT, $256-48
 	START1
-	CLEAR1(256)
 
 block:
 	AHEADFIVES(AHEAD1)
@@ -64,17 +63,15 @@ block:
 	ADDROWS1
 	VCVTPH2PS 352(SI), Y2
 	VCVTPH2PS 368(SI), Y3
-	MINROWS1
+	MINROWS1(VFMADD231PS)
 	NEXT(384)
 	DECQ CX
 	JNZ  block
-	ENDMINS1(VADDPS)
 	END1
 
 // func tiledFourQ5_1AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
-TEXT ·tiledFourQ5_1AVX2(SB), NOSPLIT, $512-64
+TEXT ·tiledFourQ5_1AVX2(SB), NOSPLIT, $256-64
 	START4
-	CLEAR4(256)
 
 block:
 	AHEADFIVES(AHEAD4)
@@ -85,17 +82,15 @@ block:
 	ADDROWS4
 	VCVTPH2PS 352(SI), Y2
 	VCVTPH2PS 368(SI), Y3
-	MINROWS4
+	MINROWS4(VFMADD231PS)
 	NEXT(384)
 	DECQ CX
 	JNZ  block
-	ENDMINS4(VADDPS)
 	END4
 
 // func tiledQ5_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
-TEXT ·tiledQ5_KAVX2(SB), NOSPLIT, $512-48
+TEXT ·tiledQ5_KAVX2(SB), NOSPLIT, $256-48
 	START1
-	CLEAR1(256)
 
 block:
 	HEAD(AHEAD1, 64, 320)
@@ -109,20 +104,18 @@ tile:
 	ADDKROWS1
 	SCALED(VPMOVZXBD, 16(R8), 32(R13), Y2, Y4)
 	SCALED(VPMOVZXBD, 24(R8), 48(R13), Y3, Y4)
-	MINROWS1
+	MINROWS1(VFNMADD231PS)
 	ADDQ      $32, R8
 	NEXT(320)
 	DECL R12
 	JNZ  tile
 	DECQ CX
 	JNZ  block
-	ENDMINS1(VSUBPS)
 	END1
 
 // func tiledFourQ5_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
-TEXT ·tiledFourQ5_KAVX2(SB), NOSPLIT, $512-64
+TEXT ·tiledFourQ5_KAVX2(SB), NOSPLIT, $256-64
 	START4
-	CLEAR4(256)
 
 block:
 	HEAD(AHEAD4, 64, 320)
@@ -136,14 +129,13 @@ tile:
 	ADDKROWS4
 	SCALED(VPMOVZXBD, 16(R8), 32(R13), Y2, Y4)
 	SCALED(VPMOVZXBD, 24(R8), 48(R13), Y3, Y4)
-	MINROWS4
+	MINROWS4(VFNMADD231PS)
 	ADDQ      $32, R8
 	NEXT(320)
 	DECL R12
 	JNZ  tile
 	DECQ CX
 	JNZ  block
-	ENDMINS4(VSUBPS)
 	END4
 
 // SCALES2 stores the scales of 8 rows for both halves of the columns, which are low nibbles,
@@ -159,14 +151,42 @@ tile:
 	VPAND     ·tiledLow(SB), Y1, Y1  \
 	VPSHUFB   ·tiledBoth(SB), Y0, Y0 \
 	VPSHUFB   ·tiledBoth(SB), Y1, Y1 \
-	VMOVDQU   Y0, (32*h+512)(SP)     \
-	VMOVDQU   Y1, (32*h+576)(SP)     \
-	VMOVDQU   Y2, (32*h+640)(SP)
+	VMOVDQU   Y0, (32*h+256)(SP)     \
+	VMOVDQU   Y1, (32*h+320)(SP)     \
+	VMOVDQU   Y2, (32*h+384)(SP)
+
+// MINS subtracts the minimums in PAIRS, times the sums of x in Y8, times the scale of x in Y9 and the scales
+// of the minimums in D, from the sums at offset at.
+#define MINS(PAIRS, D, at) \
+	VPMADDWD     Y8, PAIRS, Y5  \
+	VMULPS       Y9, D, Y6      \
+	VCVTDQ2PS    Y5, Y5         \
+	VMOVUPS      at(SP), Y4     \
+	VFNMADD231PS Y6, Y5, Y4     \
+	VMOVUPS      Y4, at(SP)
+
+#define MINSROW(D, SUM, at) \
+	VPBROADCASTD SUM, Y8   \
+	VBROADCASTSS D, Y9     \
+	MINS(Y2, Y10, at)      \
+	MINS(Y3, Y11, (at+32))
+
+// MINSROWS calls MINS for all rows of x.
+#define MINSROWS1 \
+	VMOVDQU   (32*0+384)(SP), Y2 \
+	VMOVDQU   (32*1+384)(SP), Y3 \
+	VCVTPH2PS 32(R13), Y10       \
+	VCVTPH2PS 48(R13), Y11       \
+	MINSROW(D0, SUM0, 0)
+#define MINSROWS4 \
+	MINSROWS1              \
+	MINSROW(D1, SUM1, 64)  \
+	MINSROW(D2, SUM2, 128) \
+	MINSROW(D3, SUM3, 192)
 
 // func tiledQ2_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
-TEXT ·tiledQ2_KAVX2(SB), NOSPLIT, $704-48
+TEXT ·tiledQ2_KAVX2(SB), NOSPLIT, $448-48
 	START1
-	CLEAR1(256)
 
 block:
 	HEAD(AHEAD1, 64, 320)
@@ -178,20 +198,16 @@ tile:
 	SCALES2(1)
 	ZERO1
 	TWOSLOW(0)
-	LEFT1(0, 512(SP))
+	LEFT1(0, 256(SP))
 	TWOSHIGH(0)
-	LEFT1(16, 576(SP))
+	LEFT1(16, 320(SP))
 	TWOSLOW(32)
-	RIGHT1(0, 544(SP))
+	RIGHT1(0, 288(SP))
 	TWOSHIGH(32)
-	RIGHT1(16, 608(SP))
+	RIGHT1(16, 352(SP))
 	VCVTPH2PS (R13), Y0
 	VCVTPH2PS 16(R13), Y1
 	ADDROWS1
-	VMOVDQU   640(SP), Y2
-	VMOVDQU   672(SP), Y3
-	VCVTPH2PS 32(R13), Y10
-	VCVTPH2PS 48(R13), Y11
 	MINSROWS1
 	ADDQ      $32, R8
 	NEXT(128)
@@ -199,13 +215,11 @@ tile:
 	JNZ  tile
 	DECQ CX
 	JNZ  block
-	ENDMINS1(VSUBPS)
 	END1
 
 // func tiledFourQ2_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
-TEXT ·tiledFourQ2_KAVX2(SB), NOSPLIT, $704-64
+TEXT ·tiledFourQ2_KAVX2(SB), NOSPLIT, $448-64
 	START4
-	CLEAR4(256)
 
 block:
 	HEAD(AHEAD4, 64, 320)
@@ -217,20 +231,16 @@ tile:
 	SCALES2(1)
 	ZERO4
 	TWOSLOW(0)
-	LEFT4(0, 512(SP))
+	LEFT4(0, 256(SP))
 	TWOSHIGH(0)
-	LEFT4(16, 576(SP))
+	LEFT4(16, 320(SP))
 	TWOSLOW(32)
-	RIGHT4(0, 544(SP))
+	RIGHT4(0, 288(SP))
 	TWOSHIGH(32)
-	RIGHT4(16, 608(SP))
+	RIGHT4(16, 352(SP))
 	VCVTPH2PS (R13), Y0
 	VCVTPH2PS 16(R13), Y1
 	ADDROWS4
-	VMOVDQU   640(SP), Y2
-	VMOVDQU   672(SP), Y3
-	VCVTPH2PS 32(R13), Y10
-	VCVTPH2PS 48(R13), Y11
 	MINSROWS4
 	ADDQ      $32, R8
 	NEXT(128)
@@ -238,7 +248,6 @@ tile:
 	JNZ  tile
 	DECQ CX
 	JNZ  block
-	ENDMINS4(VSUBPS)
 	END4
 
 // func tiledTQ2_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)

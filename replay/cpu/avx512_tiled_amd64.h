@@ -3,7 +3,7 @@
 // tiledFunc. A lane is a row of the strip. The registers are
 //
 //	SI       the tile                 Z0-Z3    float sums, one for each row of x
-//	AX       quants of x              Z4-Z7    sums of the minimums' part
+//	AX       quants of x
 //	DX       scales of x              Z8-Z11   integer sums
 //	BX       sums of x                Z12-Z15  integer sums of columns 16 to 31 in
 //	R12 R13  stride of x, times 3              types with a scale per 16 columns
@@ -93,21 +93,20 @@ done: \
 // Macros whose names end in 1, 2, 4 or 8 handle that many rows of x.
 
 #define ZERO1 \
-	VPXORD Z0, Z0, Z0 \
-	VPXORD Z4, Z4, Z4
+	VPXORD Z0, Z0, Z0
 #define ZERO2 \
 	ZERO1             \
-	VPXORD Z1, Z1, Z1 \
-	VPXORD Z5, Z5, Z5
+	VPXORD Z1, Z1, Z1
 #define ZERO4 \
 	ZERO2             \
 	VPXORD Z2, Z2, Z2 \
-	VPXORD Z3, Z3, Z3 \
+	VPXORD Z3, Z3, Z3
+#define ZERO8 \
+	ZERO4             \
+	VPXORD Z4, Z4, Z4 \
+	VPXORD Z5, Z5, Z5 \
 	VPXORD Z6, Z6, Z6 \
 	VPXORD Z7, Z7, Z7
-
-#define ZERO8 \
-	ZERO4
 
 #define STORE1 \
 	VMOVUPS Z0, (DI)
@@ -129,21 +128,6 @@ done: \
 	VMOVUPS Z5, (DX)(R8*1)     \
 	VMOVUPS Z6, (DX)(R8*2)     \
 	VMOVUPS Z7, (DX)(AX*1)
-
-// STOREMIN adds the minimums' part, then stores as STORE does.
-#define STOREMIN1 \
-	VADDPS Z4, Z0, Z0 \
-	STORE1
-#define STOREMIN2 \
-	VADDPS Z4, Z0, Z0 \
-	VADDPS Z5, Z1, Z1 \
-	STORE2
-#define STOREMIN4 \
-	VADDPS Z4, Z0, Z0 \
-	VADDPS Z5, Z1, Z1 \
-	VADDPS Z6, Z2, Z2 \
-	VADDPS Z7, Z3, Z3 \
-	STORE4
 
 // LESS initialises the integers with the sums of x, which are pairs of 16-bit words, times the
 // words of C.
@@ -297,17 +281,17 @@ done: \
 	VMULPS.BCST   dx, Z17, Z17     \
 	OP            M, Z17, ACC
 #define MIN1(OP, M, ONES) \
-	MIN(OP, M, ONES, (DX), (BX), Z4)
+	MIN(OP, M, ONES, (DX), (BX), Z0)
 #define MIN2(OP, M, ONES) \
-	MIN(OP, M, ONES, (DX), (BX), Z4) \
-	MIN(OP, M, ONES, (DX)(R12*1), (BX)(R12*1), Z5)
+	MIN(OP, M, ONES, (DX), (BX), Z0) \
+	MIN(OP, M, ONES, (DX)(R12*1), (BX)(R12*1), Z1)
 #define MIN4(OP, M, ONES) \
 	MIN2(OP, M, ONES)                              \
-	MIN(OP, M, ONES, (DX)(R12*2), (BX)(R12*2), Z6) \
-	MIN(OP, M, ONES, (DX)(R13*1), (BX)(R13*1), Z7)
+	MIN(OP, M, ONES, (DX)(R12*2), (BX)(R12*2), Z2) \
+	MIN(OP, M, ONES, (DX)(R13*1), (BX)(R13*1), Z3)
 
-// MINS is MIN for minimums of columns 0 to 15 and 16 to 31, which are words in C. It multiplies them by
-// the sums of x at s, and the result by the scale of the minimums in Z25 times the scale of x at dx.
+// MINS adds or subtracts the minimums of columns 0 to 15 and 16 to 31, which are words in C. It multiplies
+// them by the sums of x at s, and the result by their scale in Z25 times the scale of x at dx.
 #define MINS(OP, C, dx, s, ACC) \
 	VPXORD        Z17, Z17, Z17 \
 	VPDPWSSD.BCST s, C, Z17     \
@@ -315,14 +299,14 @@ done: \
 	VMULPS.BCST   dx, Z25, Z16  \
 	OP            Z16, Z17, ACC
 #define MINS1(OP, C) \
-	MINS(OP, C, (DX), (BX), Z4)
+	MINS(OP, C, (DX), (BX), Z0)
 #define MINS2(OP, C) \
-	MINS(OP, C, (DX), (BX), Z4) \
-	MINS(OP, C, (DX)(R12*1), (BX)(R12*1), Z5)
+	MINS1(OP, C) \
+	MINS(OP, C, (DX)(R12*1), (BX)(R12*1), Z1)
 #define MINS4(OP, C) \
 	MINS2(OP, C)                              \
-	MINS(OP, C, (DX)(R12*2), (BX)(R12*2), Z6) \
-	MINS(OP, C, (DX)(R13*1), (BX)(R13*1), Z7)
+	MINS(OP, C, (DX)(R12*2), (BX)(R12*2), Z2) \
+	MINS(OP, C, (DX)(R13*1), (BX)(R13*1), Z3)
 
 // The HEAD macros read the data before the tiles of a block. HEAD loads the scales
 // d to Z24; HEADMIN loads dmin to Z25 as well; NOHEAD is for types without such

@@ -56,8 +56,8 @@ TEXT ·tiledQ8_0x8AVX512(SB), NOSPLIT, $0-64
 	TILED8(0, 1, 544, NOHEAD, Q80TILE8)
 
 // func tiledQ8_0AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ8_0AMX(SB), 0, $29824-80
-	AMX(0x80808080, 0, 1, 544, Q80CONSTANTS, NOHEAD, Q80TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
+TEXT ·tiledQ8_0AMX(SB), 0, $25728-80
+	AMX(0x80808080, 0, 1, 544, Q80CONSTANTS, NOHEAD, Q80TILEX, NONE, STEP1, POSTD0, POSTD1)
 
 #define Q40TILE(LESS, DOT, ADD) \
 	PREFETCH4(0)               \
@@ -101,8 +101,8 @@ TEXT ·tiledQ4_0x8AVX512(SB), NOSPLIT, $0-64
 	TILED8(0, 1, 288, NOHEAD, Q40TILE8)
 
 // func tiledQ4_0AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ4_0AMX(SB), 0, $29824-80
-	AMX(0xf8f8f8f8, 0, 1, 288, Q40CONSTANTS, NOHEAD, Q40TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
+TEXT ·tiledQ4_0AMX(SB), 0, $25728-80
+	AMX(0xf8f8f8f8, 0, 1, 288, Q40CONSTANTS, NOHEAD, Q40TILEX, NONE, STEP1, POSTD0, POSTD1)
 
 #define Q41TILE(LESS, DOT, ADD, MIN) \
 	PREFETCH4(0)               \
@@ -129,21 +129,21 @@ TEXT ·tiledQ4_0AMX(SB), 0, $29824-80
 // func tiledQ4_1x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ4_1x1AVX512(SB), NOSPLIT, $0-64
 	Q41CONSTANTS
-	TILED(0, 1, 320, ZERO1, NOHEAD, Q41TILE1, STOREMIN1)
+	TILED(0, 1, 320, ZERO1, NOHEAD, Q41TILE1, STORE1)
 
 // func tiledQ4_1x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ4_1x2AVX512(SB), NOSPLIT, $0-64
 	Q41CONSTANTS
-	TILED(0, 1, 320, ZERO2, NOHEAD, Q41TILE2, STOREMIN2)
+	TILED(0, 1, 320, ZERO2, NOHEAD, Q41TILE2, STORE2)
 
 // func tiledQ4_1x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ4_1x4AVX512(SB), NOSPLIT, $0-64
 	Q41CONSTANTS
-	TILED(0, 1, 320, ZERO4, NOHEAD, Q41TILE4, STOREMIN4)
+	TILED(0, 1, 320, ZERO4, NOHEAD, Q41TILE4, STORE4)
 
 // func tiledQ4_1AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ4_1AMX(SB), 0, $29824-80
-	AMX(0, 0, 1, 320, Q41CONSTANTS, NOHEAD, Q41TILEX, SUMS1, STEP1, POSTD0, POSTD1, LEAST1)
+TEXT ·tiledQ4_1AMX(SB), 0, $25728-80
+	AMX(0, 0, 1, 320, Q41CONSTANTS, NOHEAD, Q41TILEX, SUMS1, STEP1, POSTDM0, POSTDM1)
 
 #define Q4KTILE(LESS, DOT, ADD, MIN) \
 	PREFETCH4(0)                    \
@@ -174,21 +174,21 @@ TEXT ·tiledQ4_1AMX(SB), 0, $29824-80
 // func tiledQ4_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ4_Kx1AVX512(SB), NOSPLIT, $0-64
 	Q4KCONSTANTS
-	TILED(64, 8, 288, ZERO1, HEADMIN, Q4KTILE1, STOREMIN1)
+	TILED(64, 8, 288, ZERO1, HEADMIN, Q4KTILE1, STORE1)
 
 // func tiledQ4_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ4_Kx2AVX512(SB), NOSPLIT, $0-64
 	Q4KCONSTANTS
-	TILED(64, 8, 288, ZERO2, HEADMIN, Q4KTILE2, STOREMIN2)
+	TILED(64, 8, 288, ZERO2, HEADMIN, Q4KTILE2, STORE2)
 
 // func tiledQ4_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ4_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q4KCONSTANTS
-	TILED(64, 8, 288, ZERO4, HEADMIN, Q4KTILE4, STOREMIN4)
+	TILED(64, 8, 288, ZERO4, HEADMIN, Q4KTILE4, STORE4)
 
 // func tiledQ4_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ4_KAMX(SB), 0, $29824-80
-	AMX(0, 64, 8, 288, Q4KCONSTANTS, HEADMIN, Q4KTILEX, SUMS1, STEP1, POSTDS0, POSTDS1, LEAST1)
+TEXT ·tiledQ4_KAMX(SB), 0, $25728-80
+	AMX(0, 64, 8, 288, Q4KCONSTANTS, HEADMIN, Q4KTILEX, SUMS1, STEP1, POSTDSM0, POSTDSM1)
 
 // SIX adds bits 4 and 5 of HIGH to the nibbles in LOW. Z30 is 0x30 in every byte.
 #define SIX(HIGH, LOW) \
@@ -259,8 +259,8 @@ TEXT ·tiledQ6_Kx4AVX512(SB), NOSPLIT, $0-64
 	TILED(32, 8, 416, ZERO4, HEAD, Q6KTILE4, STORE4)
 
 // func tiledQ6_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ6_KAMX(SB), 0, $29824-80
-	AMX(0xe0e0e0e0, 32, 8, 416, Q6KCONSTANTS, HEAD, Q6KTILEX, NONE, STEP2, POSTDST0, POSTDST1, NOLEAST)
+TEXT ·tiledQ6_KAMX(SB), 0, $25728-80
+	AMX(0xe0e0e0e0, 32, 8, 416, Q6KCONSTANTS, HEAD, Q6KTILEX, NONE, STEP2, POSTDST0, POSTDST1)
 
 // The products of MLX's affine types. Quants are unsigned; a bias is a minimum whose integer is
 // 1. Z29 is 1 in every word.
@@ -325,29 +325,29 @@ TEXT ·tiledQ6_KAMX(SB), 0, $29824-80
 // func mlx4x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 TEXT ·mlx4x1AVX512(SB), NOSPLIT, $0-80
 	MLX4CONSTANTS
-	MLX(0, 256, ZERO1, MLX4TILE1, STOREMIN1)
+	MLX(0, 256, ZERO1, MLX4TILE1, STORE1)
 
 // func mlx4x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 TEXT ·mlx4x4AVX512(SB), NOSPLIT, $0-80
 	MLX4CONSTANTS
-	MLX(0, 256, ZERO4, MLX4TILE4, STOREMIN4)
+	MLX(0, 256, ZERO4, MLX4TILE4, STORE4)
 
 // func mlx6x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 TEXT ·mlx6x1AVX512(SB), NOSPLIT, $0-80
 	MLX6CONSTANTS
-	MLX(32, 384, ZERO1, MLX6TILE1, STOREMIN1)
+	MLX(32, 384, ZERO1, MLX6TILE1, STORE1)
 
 // func mlx6x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 TEXT ·mlx6x4AVX512(SB), NOSPLIT, $0-80
 	MLX6CONSTANTS
-	MLX(32, 384, ZERO4, MLX6TILE4, STOREMIN4)
+	MLX(32, 384, ZERO4, MLX6TILE4, STORE4)
 
 // func mlx8x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 TEXT ·mlx8x1AVX512(SB), NOSPLIT, $0-80
 	MLX8CONSTANTS
-	MLX(0, 512, ZERO1, MLX8TILE1, STOREMIN1)
+	MLX(0, 512, ZERO1, MLX8TILE1, STORE1)
 
 // func mlx8x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 TEXT ·mlx8x4AVX512(SB), NOSPLIT, $0-80
 	MLX8CONSTANTS
-	MLX(0, 512, ZERO4, MLX8TILE4, STOREMIN4)
+	MLX(0, 512, ZERO4, MLX8TILE4, STORE4)

@@ -74,8 +74,8 @@ TEXT ·tiledQ5_0x8AVX512(SB), NOSPLIT, $0-64
 	TILED8(0, 1, 352, NOHEAD, Q50TILE8)
 
 // func tiledQ5_0AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ5_0AMX(SB), 0, $29824-80
-	AMX(0xf0f0f0f0, 0, 1, 352, Q50CONSTANTS, NOHEAD, Q50TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
+TEXT ·tiledQ5_0AMX(SB), 0, $25728-80
+	AMX(0xf0f0f0f0, 0, 1, 352, Q50CONSTANTS, NOHEAD, Q50TILEX, NONE, STEP1, POSTD0, POSTD1)
 
 // Q51TILE multiplies a tile of Q5_1. MIN multiplies minimums by integers; for Q5_1 these are 1.
 #define Q51TILE(LESS, DOT, ADD, MIN) \
@@ -99,21 +99,21 @@ TEXT ·tiledQ5_0AMX(SB), 0, $29824-80
 // func tiledQ5_1x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ5_1x1AVX512(SB), NOSPLIT, $0-64
 	Q51CONSTANTS
-	TILED(0, 1, 384, ZERO1, NOHEAD, Q51TILE1, STOREMIN1)
+	TILED(0, 1, 384, ZERO1, NOHEAD, Q51TILE1, STORE1)
 
 // func tiledQ5_1x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ5_1x2AVX512(SB), NOSPLIT, $0-64
 	Q51CONSTANTS
-	TILED(0, 1, 384, ZERO2, NOHEAD, Q51TILE2, STOREMIN2)
+	TILED(0, 1, 384, ZERO2, NOHEAD, Q51TILE2, STORE2)
 
 // func tiledQ5_1x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ5_1x4AVX512(SB), NOSPLIT, $0-64
 	Q51CONSTANTS
-	TILED(0, 1, 384, ZERO4, NOHEAD, Q51TILE4, STOREMIN4)
+	TILED(0, 1, 384, ZERO4, NOHEAD, Q51TILE4, STORE4)
 
 // func tiledQ5_1AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ5_1AMX(SB), 0, $29824-80
-	AMX(0, 0, 1, 384, Q51CONSTANTS, NOHEAD, Q51TILEX, SUMS1, STEP1, POSTD0, POSTD1, LEAST1)
+TEXT ·tiledQ5_1AMX(SB), 0, $25728-80
+	AMX(0, 0, 1, 384, Q51CONSTANTS, NOHEAD, Q51TILEX, SUMS1, STEP1, POSTDM0, POSTDM1)
 
 #define Q5KTILE(LESS, DOT, ADD, MIN) \
 	LESS                          \
@@ -140,21 +140,21 @@ TEXT ·tiledQ5_1AMX(SB), 0, $29824-80
 // func tiledQ5_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ5_Kx1AVX512(SB), NOSPLIT, $0-64
 	Q5KCONSTANTS
-	TILED(320, 8, 320, ZERO1, HEADMINSCALES, Q5KTILE1, STOREMIN1)
+	TILED(320, 8, 320, ZERO1, HEADMINSCALES, Q5KTILE1, STORE1)
 
 // func tiledQ5_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ5_Kx2AVX512(SB), NOSPLIT, $0-64
 	Q5KCONSTANTS
-	TILED(320, 8, 320, ZERO2, HEADMINSCALES, Q5KTILE2, STOREMIN2)
+	TILED(320, 8, 320, ZERO2, HEADMINSCALES, Q5KTILE2, STORE2)
 
 // func tiledQ5_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ5_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q5KCONSTANTS
-	TILED(320, 8, 320, ZERO4, HEADMINSCALES, Q5KTILE4, STOREMIN4)
+	TILED(320, 8, 320, ZERO4, HEADMINSCALES, Q5KTILE4, STORE4)
 
 // func tiledQ5_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ5_KAMX(SB), 0, $29824-80
-	AMX(0, 320, 8, 320, Q5KCONSTANTS, HEADMINSCALES, Q5KTILEX, SUMS1, STEP1, POSTDS0, POSTDS1, LEAST1)
+TEXT ·tiledQ5_KAMX(SB), 0, $25728-80
+	AMX(0, 320, 8, 320, Q5KCONSTANTS, HEADMINSCALES, Q5KTILEX, SUMS1, STEP1, POSTDSM0, POSTDSM1)
 
 // TWOS processes column groups 2k, 2k+1, 2k+4 and 2k+5. Z31 is 0x03 in every byte.
 #define TWOS(k, DOT, DOTHIGH) \
@@ -205,21 +205,21 @@ TEXT ·tiledQ5_KAMX(SB), 0, $29824-80
 // func tiledQ2_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ2_Kx1AVX512(SB), NOSPLIT, $0-64
 	Q2KCONSTANTS
-	TILED(320, 8, 128, ZERO1, HEADMINSCALES, Q2KTILE1, STOREMIN1)
+	TILED(320, 8, 128, ZERO1, HEADMINSCALES, Q2KTILE1, STORE1)
 
 // func tiledQ2_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ2_Kx2AVX512(SB), NOSPLIT, $0-64
 	Q2KCONSTANTS
-	TILED(320, 8, 128, ZERO2, HEADMINSCALES, Q2KTILE2, STOREMIN2)
+	TILED(320, 8, 128, ZERO2, HEADMINSCALES, Q2KTILE2, STORE2)
 
 // func tiledQ2_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ2_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q2KCONSTANTS
-	TILED(320, 8, 128, ZERO4, HEADMINSCALES, Q2KTILE4, STOREMIN4)
+	TILED(320, 8, 128, ZERO4, HEADMINSCALES, Q2KTILE4, STORE4)
 
 // func tiledQ2_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ2_KAMX(SB), 0, $29824-80
-	AMX(0, 320, 8, 128, Q2KCONSTANTS, HEADMINSCALES, Q2KTILEX, SUMS2, STEP2, POSTDST0, POSTDST1, LEAST2)
+TEXT ·tiledQ2_KAMX(SB), 0, $25728-80
+	AMX(0, 320, 8, 128, Q2KCONSTANTS, HEADMINSCALES, Q2KTILEX, SUMS2, STEP2, POSTDSTM0, POSTDSTM1)
 
 // TQ20TILE multiplies a tile of TQ2_0, which has quants of 2 bits and no integer scales.
 #define TQ20TILE(LESS, DOT, ADD) \
@@ -261,8 +261,8 @@ TEXT ·tiledTQ2_0x8AVX512(SB), NOSPLIT, $0-64
 	TILED8(32, 8, 128, HEAD, TQ20TILE8)
 
 // func tiledTQ2_0AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledTQ2_0AMX(SB), 0, $29824-80
-	AMX(0xffffffff, 32, 8, 128, TQ20CONSTANTS, HEAD, TQ20TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
+TEXT ·tiledTQ2_0AMX(SB), 0, $25728-80
+	AMX(0xffffffff, 32, 8, 128, TQ20CONSTANTS, HEAD, TQ20TILEX, NONE, STEP1, POSTD0, POSTD1)
 
 // THREES processes column groups 2k, 2k+1, 2k+4 and 2k+5. The shifts move the single bits of
 // groups 2k and 2k+1 to bit 2.
@@ -327,8 +327,8 @@ TEXT ·tiledQ3_Kx4AVX512(SB), NOSPLIT, $0-64
 	TILED(288, 8, 192, ZERO4, HEADSCALES, Q3KTILE4, STORE4)
 
 // func tiledQ3_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledQ3_KAMX(SB), 0, $29824-80
-	AMX(0xfcfcfcfc, 288, 8, 192, Q3KCONSTANTS, HEADSCALES, Q3KTILEX, NONE, STEP2, POSTDST0, POSTDST1, NOLEAST)
+TEXT ·tiledQ3_KAMX(SB), 0, $25728-80
+	AMX(0xfcfcfcfc, 288, 8, 192, Q3KCONSTANTS, HEADSCALES, Q3KTILEX, NONE, STEP2, POSTDST0, POSTDST1)
 
 // The products of MLX's affine types. Quants are unsigned; a bias is a minimum whose integer is
 // 1. Z29 is 1 in every word.
@@ -380,29 +380,29 @@ TEXT ·tiledQ3_KAMX(SB), 0, $29824-80
 // func mlx2x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 TEXT ·mlx2x1AVX512(SB), NOSPLIT, $0-80
 	MLX2CONSTANTS
-	MLX(0, 128, ZERO1, MLX2TILE1, STOREMIN1)
+	MLX(0, 128, ZERO1, MLX2TILE1, STORE1)
 
 // func mlx2x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 TEXT ·mlx2x4AVX512(SB), NOSPLIT, $0-80
 	MLX2CONSTANTS
-	MLX(0, 128, ZERO4, MLX2TILE4, STOREMIN4)
+	MLX(0, 128, ZERO4, MLX2TILE4, STORE4)
 
 // func mlx3x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 TEXT ·mlx3x1AVX512(SB), NOSPLIT, $0-80
 	MLX3CONSTANTS
-	MLX(0, 192, ZERO1, MLX3TILE1, STOREMIN1)
+	MLX(0, 192, ZERO1, MLX3TILE1, STORE1)
 
 // func mlx3x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 TEXT ·mlx3x4AVX512(SB), NOSPLIT, $0-80
 	MLX3CONSTANTS
-	MLX(0, 192, ZERO4, MLX3TILE4, STOREMIN4)
+	MLX(0, 192, ZERO4, MLX3TILE4, STORE4)
 
 // func mlx5x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 TEXT ·mlx5x1AVX512(SB), NOSPLIT, $0-80
 	MLX5CONSTANTS
-	MLX(0, 320, ZERO1, MLX5TILE1, STOREMIN1)
+	MLX(0, 320, ZERO1, MLX5TILE1, STORE1)
 
 // func mlx5x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 TEXT ·mlx5x4AVX512(SB), NOSPLIT, $0-80
 	MLX5CONSTANTS
-	MLX(0, 320, ZERO4, MLX5TILE4, STOREMIN4)
+	MLX(0, 320, ZERO4, MLX5TILE4, STORE4)

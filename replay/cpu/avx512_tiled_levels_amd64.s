@@ -72,8 +72,8 @@ TEXT ·tiledIQ4_NLx8AVX512(SB), NOSPLIT, $0-64
 	TILED8(0, 1, 288, NOHEAD, IQ4NLTILE8)
 
 // func tiledIQ4_NLAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledIQ4_NLAMX(SB), 0, $29824-80
-	AMX(0x80808080, 0, 1, 288, IQ4CONSTANTS, NOHEAD, IQ4NLTILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
+TEXT ·tiledIQ4_NLAMX(SB), 0, $25728-80
+	AMX(0x80808080, 0, 1, 288, IQ4CONSTANTS, NOHEAD, IQ4NLTILEX, NONE, STEP1, POSTD0, POSTD1)
 
 #define IQ4XSTILE(LESS, DOT, ADD) \
 	ALLLEVELS(LESS, DOT) \
@@ -109,8 +109,8 @@ TEXT ·tiledIQ4_XSx8AVX512(SB), NOSPLIT, $0-64
 	TILED8(160, 8, 256, HEADSCALES, IQ4XSTILE8)
 
 // func tiledIQ4_XSAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledIQ4_XSAMX(SB), 0, $29824-80
-	AMX(0x80808080, 160, 8, 256, IQ4CONSTANTS, HEADSCALES, IQ4XSTILEX, NONE, STEP1, POSTDS0, POSTDS1, NOLEAST)
+TEXT ·tiledIQ4_XSAMX(SB), 0, $25728-80
+	AMX(0x80808080, 160, 8, 256, IQ4CONSTANTS, HEADSCALES, IQ4XSTILEX, NONE, STEP1, POSTDS0, POSTDS1)
 
 // MXFP4TILE adds the products of a tile of MXFP4. A block's scale is 2^(e-127), where e is its
 // exponent byte. The table holds twice the values of E2M1, so the products are multiplied by
@@ -158,8 +158,8 @@ TEXT ·tiledMXFP4x8AVX512(SB), NOSPLIT, $0-64
 	TILED8(0, 1, 272, NOHEAD, MXFP4TILE8)
 
 // func tiledMXFP4AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledMXFP4AMX(SB), 0, $29824-80
-	AMX(0xf4f4f4f4, 0, 1, 272, MXFP4CONSTANTS, NOHEAD, MXFP4TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
+TEXT ·tiledMXFP4AMX(SB), 0, $25728-80
+	AMX(0xf4f4f4f4, 0, 1, 272, MXFP4CONSTANTS, NOHEAD, MXFP4TILEX, NONE, STEP1, POSTD0, POSTD1)
 
 // HALVES is LEVELS with separate integers for columns 0 to 15 and 16 to 31.
 #define HALVES(g, DOT, DOTHIGH) \
@@ -228,5 +228,5 @@ TEXT ·tiledNVFP4x4AVX512(SB), NOSPLIT, $0-64
 	TILED(0, 2, 288, ZERO4, NOHEAD, NVFP4TILE4, STORE4)
 
 // func tiledNVFP4AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
-TEXT ·tiledNVFP4AMX(SB), 0, $29824-80
-	AMX(0xf4f4f4f4, 0, 2, 288, NVFP4CONSTANTS, NOHEAD, NVFP4TILEX, NONE, STEP2, POSTDST0, POSTDST1, NOLEAST)
+TEXT ·tiledNVFP4AMX(SB), 0, $25728-80
+	AMX(0xf4f4f4f4, 0, 2, 288, NVFP4CONSTANTS, NOHEAD, NVFP4TILEX, NONE, STEP2, POSTDST0, POSTDST1)

@@ -34,9 +34,8 @@
 //   - Quantised dot product of weights in tiles (dtype.Tiled16): there is one sum. Each block of 32
 //     adds (d*dx) * i by a fused operation, where i is the integer sum of the block's products times
 //     their scales, converted to float32; or (d*scale) * (dx*i) if all have one integer scale, with i
-//     without it. A second sum adds (m*min) * (dx*x) for types with a minimum, where x is the sum of the
-//     activations, or (m*dx) * s for Q2_K, which has two minimums, also by fused operations. It is added
-//     to the first at the end.
+//     without it. For types with a minimum it then adds (m*min) * (dx*x), where x is the sum of the
+//     activations, or (m*dx) * s for Q2_K, which has two minimums, also by fused operations.
 //   - exp: n = round(x * log2 e), r = x - n*ln 2 in two steps, a polynomial of degree 7 in r (Cephes
 //     expf), times 2^n in two exact factors. The result is 0 below -87.33654, infinite above 88.72283,
 //     and accurate to 2 units in the last place in between. silu(x) = x / (1 + exp(-x)). The tanh

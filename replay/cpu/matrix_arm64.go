@@ -6,20 +6,20 @@ import "github.com/pianola-engine/pianola/internal/dtype"
 // time. They need the extensions dotprod and i8mm.
 func tiledMatrixNEON() map[dtype.Type]tiledFunc {
 	products := map[dtype.Type]tiledFunc{
-		dtype.Q8_0:   tiledAssembled(dtype.Q8_0, tiledQ8_0x1NEON, tiledQ8_0x4NEON, tiledQ8_0x8NEON, nil),
-		dtype.Q4_0:   tiledAssembled(dtype.Q4_0, tiledQ4_0x1NEON, tiledQ4_0x4NEON, tiledQ4_0x8NEON, nil),
-		dtype.Q4_1:   tiledAssembled(dtype.Q4_1, tiledQ4_1x1NEON, tiledQ4_1x4NEON, tiledQ4_1x8NEON, leastQ4_1NEON),
-		dtype.Q5_0:   tiledAssembled(dtype.Q5_0, tiledQ5_0x1NEON, tiledQ5_0x4NEON, tiledQ5_0x8NEON, nil),
-		dtype.Q5_1:   tiledAssembled(dtype.Q5_1, tiledQ5_1x1NEON, tiledQ5_1x4NEON, tiledQ5_1x8NEON, leastQ5_1NEON),
-		dtype.Q2_K:   tiledAssembled(dtype.Q2_K, tiledQ2_Kx1NEON, tiledQ2_Kx4NEON, tiledQ2_Kx8NEON, leastQ2_KNEON),
-		dtype.Q3_K:   tiledAssembled(dtype.Q3_K, tiledQ3_Kx1NEON, tiledQ3_Kx4NEON, tiledQ3_Kx8NEON, nil),
-		dtype.Q4_K:   tiledAssembled(dtype.Q4_K, tiledQ4_Kx1NEON, tiledQ4_Kx4NEON, tiledQ4_Kx8NEON, leastQ4_KNEON),
-		dtype.Q5_K:   tiledAssembled(dtype.Q5_K, tiledQ5_Kx1NEON, tiledQ5_Kx4NEON, tiledQ5_Kx8NEON, leastQ5_KNEON),
-		dtype.Q6_K:   tiledAssembled(dtype.Q6_K, tiledQ6_Kx1NEON, tiledQ6_Kx4NEON, tiledQ6_Kx8NEON, nil),
-		dtype.IQ4_NL: tiledAssembled(dtype.IQ4_NL, tiledIQ4_NLx1NEON, tiledIQ4_NLx4NEON, tiledIQ4_NLx8NEON, nil),
-		dtype.IQ4_XS: tiledAssembled(dtype.IQ4_XS, tiledIQ4_XSx1NEON, tiledIQ4_XSx4NEON, tiledIQ4_XSx8NEON, nil),
-		dtype.MXFP4:  tiledAssembled(dtype.MXFP4, tiledMXFP4x1NEON, tiledMXFP4x4NEON, tiledMXFP4x8NEON, nil),
-		dtype.TQ2_0:  tiledAssembled(dtype.TQ2_0, tiledTQ2_0x1NEON, tiledTQ2_0x4NEON, tiledTQ2_0x8NEON, nil),
+		dtype.Q8_0:   tiledAssembled(dtype.Q8_0, tiledQ8_0x1NEON, tiledQ8_0x4NEON, tiledQ8_0x8NEON),
+		dtype.Q4_0:   tiledAssembled(dtype.Q4_0, tiledQ4_0x1NEON, tiledQ4_0x4NEON, tiledQ4_0x8NEON),
+		dtype.Q4_1:   tiledAssembled(dtype.Q4_1, tiledQ4_1x1NEON, tiledQ4_1x4NEON, tiledQ4_1x8NEON),
+		dtype.Q5_0:   tiledAssembled(dtype.Q5_0, tiledQ5_0x1NEON, tiledQ5_0x4NEON, tiledQ5_0x8NEON),
+		dtype.Q5_1:   tiledAssembled(dtype.Q5_1, tiledQ5_1x1NEON, tiledQ5_1x4NEON, tiledQ5_1x8NEON),
+		dtype.Q2_K:   tiledAssembled(dtype.Q2_K, tiledQ2_Kx1NEON, tiledQ2_Kx4NEON, tiledQ2_Kx8NEON),
+		dtype.Q3_K:   tiledAssembled(dtype.Q3_K, tiledQ3_Kx1NEON, tiledQ3_Kx4NEON, tiledQ3_Kx8NEON),
+		dtype.Q4_K:   tiledAssembled(dtype.Q4_K, tiledQ4_Kx1NEON, tiledQ4_Kx4NEON, tiledQ4_Kx8NEON),
+		dtype.Q5_K:   tiledAssembled(dtype.Q5_K, tiledQ5_Kx1NEON, tiledQ5_Kx4NEON, tiledQ5_Kx8NEON),
+		dtype.Q6_K:   tiledAssembled(dtype.Q6_K, tiledQ6_Kx1NEON, tiledQ6_Kx4NEON, tiledQ6_Kx8NEON),
+		dtype.IQ4_NL: tiledAssembled(dtype.IQ4_NL, tiledIQ4_NLx1NEON, tiledIQ4_NLx4NEON, tiledIQ4_NLx8NEON),
+		dtype.IQ4_XS: tiledAssembled(dtype.IQ4_XS, tiledIQ4_XSx1NEON, tiledIQ4_XSx4NEON, tiledIQ4_XSx8NEON),
+		dtype.MXFP4:  tiledAssembled(dtype.MXFP4, tiledMXFP4x1NEON, tiledMXFP4x4NEON, tiledMXFP4x8NEON),
+		dtype.TQ2_0:  tiledAssembled(dtype.TQ2_0, tiledTQ2_0x1NEON, tiledTQ2_0x4NEON, tiledTQ2_0x8NEON),
 	}
 	shareTiles(products)
 	mlxNEON(products, true)
@@ -67,18 +67,3 @@ func tiledMXFP4x8NEON(y *float32, yStride int, w, x *byte, xStride, in int)
 
 //go:noescape
 func tiledTQ2_0x8NEON(y *float32, yStride int, w, x *byte, xStride, in int)
-
-//go:noescape
-func leastQ4_1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
-
-//go:noescape
-func leastQ5_1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
-
-//go:noescape
-func leastQ2_KNEON(y *float32, yStride int, w, x *byte, xStride, in int)
-
-//go:noescape
-func leastQ4_KNEON(y *float32, yStride int, w, x *byte, xStride, in int)
-
-//go:noescape
-func leastQ5_KNEON(y *float32, yStride int, w, x *byte, xStride, in int)

@@ -37,32 +37,34 @@ TEXT ·tiledQ4_1x8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x54001deb // b.lt l2
+	WORD $0x540023ab // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0x8b590d2a // add x10, x9, x25, lsr #3
 
 l0:
-	WORD $0xaa1f03ea // mov x10, xzr
-	WORD $0x910402cb // add x11, x22, #0x100
+	WORD $0xaa1f03eb // mov x11, xzr
+	WORD $0x910402cc // add x12, x22, #0x100
+	WORD $0x910482cd // add x13, x22, #0x120
 
 l1:
-	WORD $0xd37ced4c // lsl x12, x10, #4
-	WORD $0xaa1703ee // mov x14, x23
+	WORD $0xd37ced6e // lsl x14, x11, #4
+	WORD $0xaa1703f0 // mov x16, x23
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
 	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x8b0c02cd // add x13, x22, x12
-	WORD $0x8b0c028c // add x12, x20, x12
-	WORD $0x3dc001a1 // ldr q1, [x13]
-	WORD $0x3dc011a2 // ldr q2, [x13, #0x40]
-	WORD $0xfd4001c3 // ldr d3, [x14]
-	WORD $0x8b1801ce // add x14, x14, x24
+	WORD $0x8b0e02cf // add x15, x22, x14
+	WORD $0x8b0e028e // add x14, x20, x14
+	WORD $0x3dc001e1 // ldr q1, [x15]
+	WORD $0x3dc011e2 // ldr q2, [x15, #0x40]
+	WORD $0xfd400203 // ldr d3, [x16]
+	WORD $0x8b180210 // add x16, x16, x24
 	WORD $0x4e201c21 // and v1.16b, v1.16b, v0.16b
 	WORD $0x4e201c42 // and v2.16b, v2.16b, v0.16b
-	WORD $0xfd4001c4 // ldr d4, [x14]
-	WORD $0x8b1801ce // add x14, x14, x24
-	WORD $0x8b1801cf // add x15, x14, x24
+	WORD $0xfd400204 // ldr d4, [x16]
+	WORD $0x8b180210 // add x16, x16, x24
+	WORD $0x8b180211 // add x17, x16, x24
 	WORD $0x4e823829 // zip1 v9.4s, v1.4s, v2.4s
 	WORD $0x6e180483 // mov v3.d[1], v4.d[0]
 	WORD $0x4e82782a // zip2 v10.4s, v1.4s, v2.4s
@@ -70,328 +72,260 @@ l1:
 	WORD $0x4e83a527 // smmla v7.4s, v9.16b, v3.16b
 	WORD $0x4e83a548 // smmla v8.4s, v10.16b, v3.16b
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xfd4001c1 // ldr d1, [x14]
-	WORD $0xfd4001e2 // ldr d2, [x15]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0xfd400201 // ldr d1, [x16]
+	WORD $0xfd400222 // ldr d2, [x17]
+	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e180441 // mov v1.d[1], v2.d[0]
-	WORD $0x8b1801cf // add x15, x14, x24
+	WORD $0x8b180211 // add x17, x16, x24
 	WORD $0x4e81a525 // smmla v5.4s, v9.16b, v1.16b
 	WORD $0x4e81a546 // smmla v6.4s, v10.16b, v1.16b
-	WORD $0xfd4001c1 // ldr d1, [x14]
-	WORD $0xfd4001e2 // ldr d2, [x15]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0xfd400201 // ldr d1, [x16]
+	WORD $0xfd400222 // ldr d2, [x17]
+	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e180441 // mov v1.d[1], v2.d[0]
-	WORD $0x8b1801cf // add x15, x14, x24
+	WORD $0x8b180211 // add x17, x16, x24
 	WORD $0x4e81a523 // smmla v3.4s, v9.16b, v1.16b
 	WORD $0x4e81a544 // smmla v4.4s, v10.16b, v1.16b
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xfd4001cb // ldr d11, [x14]
-	WORD $0xfd4001e2 // ldr d2, [x15]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0xfd40020b // ldr d11, [x16]
+	WORD $0xfd400222 // ldr d2, [x17]
+	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e18044b // mov v11.d[1], v2.d[0]
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xaa1703ee // mov x14, x23
+	WORD $0xaa1703f0 // mov x16, x23
 	WORD $0x4e8ba521 // smmla v1.4s, v9.16b, v11.16b
 	WORD $0x4e8ba542 // smmla v2.4s, v10.16b, v11.16b
-	WORD $0x3dc021a9 // ldr q9, [x13, #0x80]
-	WORD $0x3dc031aa // ldr q10, [x13, #0xc0]
-	WORD $0xfd4005cb // ldr d11, [x14, #0x8]
-	WORD $0x8b1801ce // add x14, x14, x24
-	WORD $0x4e201d29 // and v9.16b, v9.16b, v0.16b
-	WORD $0x4e201d4c // and v12.16b, v10.16b, v0.16b
-	WORD $0xfd4005ca // ldr d10, [x14, #0x8]
-	WORD $0x8b1801ce // add x14, x14, x24
-	WORD $0x8b1801cf // add x15, x14, x24
-	WORD $0x6e18054b // mov v11.d[1], v10.d[0]
-	WORD $0x4e8c392a // zip1 v10.4s, v9.4s, v12.4s
-	WORD $0x4e8c7929 // zip2 v9.4s, v9.4s, v12.4s
-	WORD $0x4e8ba547 // smmla v7.4s, v10.16b, v11.16b
-	WORD $0x4e8ba528 // smmla v8.4s, v9.16b, v11.16b
-	WORD $0xfd4005cb // ldr d11, [x14, #0x8]
-	WORD $0xfd4005ec // ldr d12, [x15, #0x8]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0x3dc021e9 // ldr q9, [x15, #0x80]
+	WORD $0x3dc031ea // ldr q10, [x15, #0xc0]
+	WORD $0xfd40060b // ldr d11, [x16, #0x8]
+	WORD $0x8b180210 // add x16, x16, x24
+	WORD $0x4e201d2c // and v12.16b, v9.16b, v0.16b
+	WORD $0x4e201d4a // and v10.16b, v10.16b, v0.16b
+	WORD $0xfd40060d // ldr d13, [x16, #0x8]
+	WORD $0x8b180210 // add x16, x16, x24
+	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x4e8a3989 // zip1 v9.4s, v12.4s, v10.4s
+	WORD $0x6e1805ab // mov v11.d[1], v13.d[0]
+	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
+	WORD $0x4e8ba527 // smmla v7.4s, v9.16b, v11.16b
+	WORD $0x4e8ba548 // smmla v8.4s, v10.16b, v11.16b
+	WORD $0xfd40060b // ldr d11, [x16, #0x8]
+	WORD $0xfd40062c // ldr d12, [x17, #0x8]
+	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b1801cf // add x15, x14, x24
-	WORD $0x4e8ba545 // smmla v5.4s, v10.16b, v11.16b
-	WORD $0x4e8ba526 // smmla v6.4s, v9.16b, v11.16b
-	WORD $0xfd4005cb // ldr d11, [x14, #0x8]
-	WORD $0xfd4005ec // ldr d12, [x15, #0x8]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x4e8ba525 // smmla v5.4s, v9.16b, v11.16b
+	WORD $0x4e8ba546 // smmla v6.4s, v10.16b, v11.16b
+	WORD $0xfd40060b // ldr d11, [x16, #0x8]
+	WORD $0xfd40062c // ldr d12, [x17, #0x8]
+	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b1801cf // add x15, x14, x24
-	WORD $0x4e8ba543 // smmla v3.4s, v10.16b, v11.16b
-	WORD $0x4e8ba524 // smmla v4.4s, v9.16b, v11.16b
-	WORD $0xfd4005cb // ldr d11, [x14, #0x8]
-	WORD $0xfd4005ec // ldr d12, [x15, #0x8]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x4e8ba523 // smmla v3.4s, v9.16b, v11.16b
+	WORD $0x4e8ba544 // smmla v4.4s, v10.16b, v11.16b
+	WORD $0xfd40060b // ldr d11, [x16, #0x8]
+	WORD $0xfd40062c // ldr d12, [x17, #0x8]
+	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0xaa1703ee // mov x14, x23
-	WORD $0x4e8ba541 // smmla v1.4s, v10.16b, v11.16b
-	WORD $0x4e8ba522 // smmla v2.4s, v9.16b, v11.16b
-	WORD $0x3dc001a9 // ldr q9, [x13]
-	WORD $0x3dc011aa // ldr q10, [x13, #0x40]
-	WORD $0xfd4009cb // ldr d11, [x14, #0x10]
-	WORD $0x8b1801ce // add x14, x14, x24
-	WORD $0x6f0c0529 // ushr v9.16b, v9.16b, #0x4
-	WORD $0x6f0c054c // ushr v12.16b, v10.16b, #0x4
-	WORD $0xfd4009ca // ldr d10, [x14, #0x10]
-	WORD $0x8b1801ce // add x14, x14, x24
-	WORD $0x8b1801cf // add x15, x14, x24
-	WORD $0x6e18054b // mov v11.d[1], v10.d[0]
-	WORD $0x4e8c392a // zip1 v10.4s, v9.4s, v12.4s
-	WORD $0x4e8c7929 // zip2 v9.4s, v9.4s, v12.4s
-	WORD $0x4e8ba547 // smmla v7.4s, v10.16b, v11.16b
-	WORD $0x4e8ba528 // smmla v8.4s, v9.16b, v11.16b
-	WORD $0xfd4009cb // ldr d11, [x14, #0x10]
-	WORD $0xfd4009ec // ldr d12, [x15, #0x10]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0xaa1703f0 // mov x16, x23
+	WORD $0x4e8ba521 // smmla v1.4s, v9.16b, v11.16b
+	WORD $0x4e8ba542 // smmla v2.4s, v10.16b, v11.16b
+	WORD $0x3dc001e9 // ldr q9, [x15]
+	WORD $0x3dc011ea // ldr q10, [x15, #0x40]
+	WORD $0xfd400a0b // ldr d11, [x16, #0x10]
+	WORD $0x8b180210 // add x16, x16, x24
+	WORD $0x6f0c052c // ushr v12.16b, v9.16b, #0x4
+	WORD $0x6f0c054a // ushr v10.16b, v10.16b, #0x4
+	WORD $0xfd400a0d // ldr d13, [x16, #0x10]
+	WORD $0x8b180210 // add x16, x16, x24
+	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x4e8a3989 // zip1 v9.4s, v12.4s, v10.4s
+	WORD $0x6e1805ab // mov v11.d[1], v13.d[0]
+	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
+	WORD $0x4e8ba527 // smmla v7.4s, v9.16b, v11.16b
+	WORD $0x4e8ba548 // smmla v8.4s, v10.16b, v11.16b
+	WORD $0xfd400a0b // ldr d11, [x16, #0x10]
+	WORD $0xfd400a2c // ldr d12, [x17, #0x10]
+	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b1801cf // add x15, x14, x24
-	WORD $0x4e8ba545 // smmla v5.4s, v10.16b, v11.16b
-	WORD $0x4e8ba526 // smmla v6.4s, v9.16b, v11.16b
-	WORD $0xfd4009cb // ldr d11, [x14, #0x10]
-	WORD $0xfd4009ec // ldr d12, [x15, #0x10]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x4e8ba525 // smmla v5.4s, v9.16b, v11.16b
+	WORD $0x4e8ba546 // smmla v6.4s, v10.16b, v11.16b
+	WORD $0xfd400a0b // ldr d11, [x16, #0x10]
+	WORD $0xfd400a2c // ldr d12, [x17, #0x10]
+	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b1801cf // add x15, x14, x24
-	WORD $0x4e8ba543 // smmla v3.4s, v10.16b, v11.16b
-	WORD $0x4e8ba524 // smmla v4.4s, v9.16b, v11.16b
-	WORD $0xfd4009cb // ldr d11, [x14, #0x10]
-	WORD $0xfd4009ec // ldr d12, [x15, #0x10]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x4e8ba523 // smmla v3.4s, v9.16b, v11.16b
+	WORD $0x4e8ba544 // smmla v4.4s, v10.16b, v11.16b
+	WORD $0xfd400a0b // ldr d11, [x16, #0x10]
+	WORD $0xfd400a2c // ldr d12, [x17, #0x10]
+	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0x8b0801d1 // add x17, x14, x8
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0xaa1703ee // mov x14, x23
-	WORD $0x4e8ba541 // smmla v1.4s, v10.16b, v11.16b
-	WORD $0x4e8ba522 // smmla v2.4s, v9.16b, v11.16b
-	WORD $0x3dc021a9 // ldr q9, [x13, #0x80]
-	WORD $0x3dc031aa // ldr q10, [x13, #0xc0]
-	WORD $0x8b1801cd // add x13, x14, x24
-	WORD $0xfd400dcc // ldr d12, [x14, #0x18]
-	WORD $0x6f0c0529 // ushr v9.16b, v9.16b, #0x4
-	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #0x4
-	WORD $0xfd400daa // ldr d10, [x13, #0x18]
-	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x8b1801ae // add x14, x13, x24
-	WORD $0x6e18054c // mov v12.d[1], v10.d[0]
-	WORD $0x4e8b392a // zip1 v10.4s, v9.4s, v11.4s
-	WORD $0x4e8b7929 // zip2 v9.4s, v9.4s, v11.4s
-	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
-	WORD $0x4e8ca528 // smmla v8.4s, v9.16b, v12.16b
-	WORD $0xfd400dab // ldr d11, [x13, #0x18]
-	WORD $0xfd400dcc // ldr d12, [x14, #0x18]
-	WORD $0x8b1801cd // add x13, x14, x24
-	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b1801ae // add x14, x13, x24
-	WORD $0x4e8ba545 // smmla v5.4s, v10.16b, v11.16b
-	WORD $0x4e8ba526 // smmla v6.4s, v9.16b, v11.16b
-	WORD $0xfd400dab // ldr d11, [x13, #0x18]
-	WORD $0xfd400dcc // ldr d12, [x14, #0x18]
-	WORD $0x8b1801cd // add x13, x14, x24
-	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b1801ae // add x14, x13, x24
-	WORD $0x4e8ba543 // smmla v3.4s, v10.16b, v11.16b
-	WORD $0x4e8ba524 // smmla v4.4s, v9.16b, v11.16b
-	WORD $0xfd400dab // ldr d11, [x13, #0x18]
-	WORD $0xfd400dcc // ldr d12, [x14, #0x18]
-	WORD $0x8b1801cd // add x13, x14, x24
-	WORD $0x8b08018e // add x14, x12, x8
-	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0xaa0903ed // mov x13, x9
-	WORD $0x4e8ba541 // smmla v1.4s, v10.16b, v11.16b
-	WORD $0x4e8ba522 // smmla v2.4s, v9.16b, v11.16b
-	WORD $0x4e8818ea // uzp1 v10.4s, v7.4s, v8.4s
+	WORD $0xaa1703f0 // mov x16, x23
+	WORD $0x4e8ba521 // smmla v1.4s, v9.16b, v11.16b
+	WORD $0x4e8ba542 // smmla v2.4s, v10.16b, v11.16b
+	WORD $0x3dc021e9 // ldr q9, [x15, #0x80]
+	WORD $0x3dc031ea // ldr q10, [x15, #0xc0]
+	WORD $0x8b18020f // add x15, x16, x24
+	WORD $0xfd400e0b // ldr d11, [x16, #0x18]
+	WORD $0x6f0c052c // ushr v12.16b, v9.16b, #0x4
+	WORD $0x6f0c054a // ushr v10.16b, v10.16b, #0x4
+	WORD $0xfd400ded // ldr d13, [x15, #0x18]
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x8b1801f0 // add x16, x15, x24
+	WORD $0x4e8a3989 // zip1 v9.4s, v12.4s, v10.4s
+	WORD $0x6e1805ab // mov v11.d[1], v13.d[0]
+	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
+	WORD $0x4e8ba527 // smmla v7.4s, v9.16b, v11.16b
+	WORD $0x4e8ba548 // smmla v8.4s, v10.16b, v11.16b
+	WORD $0x4e8818ee // uzp1 v14.4s, v7.4s, v8.4s
 	WORD $0x4e8858e7 // uzp2 v7.4s, v7.4s, v8.4s
-	WORD $0xfc6a7969 // ldr d9, [x11, x10, lsl #3]
-	WORD $0xbd4001ab // ldr s11, [x13]
-	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
-	WORD $0x3dc0018c // ldr q12, [x12]
-	WORD $0x8b1801ad // add x13, x13, x24
+	WORD $0xfd400deb // ldr d11, [x15, #0x18]
+	WORD $0xfd400e0c // ldr d12, [x16, #0x18]
+	WORD $0x8b18020f // add x15, x16, x24
+	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
+	WORD $0x8b1801f0 // add x16, x15, x24
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4e8ba525 // smmla v5.4s, v9.16b, v11.16b
+	WORD $0x4e8ba546 // smmla v6.4s, v10.16b, v11.16b
+	WORD $0xfd400deb // ldr d11, [x15, #0x18]
+	WORD $0xfd400e0c // ldr d12, [x16, #0x18]
+	WORD $0x8b18020f // add x15, x16, x24
+	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
+	WORD $0x8b1801f0 // add x16, x15, x24
+	WORD $0x4e8ba523 // smmla v3.4s, v9.16b, v11.16b
+	WORD $0x4e8ba544 // smmla v4.4s, v10.16b, v11.16b
+	WORD $0xfd400deb // ldr d11, [x15, #0x18]
+	WORD $0xfd400e0c // ldr d12, [x16, #0x18]
+	WORD $0x8b18020f // add x15, x16, x24
+	WORD $0xaa0a03f0 // mov x16, x10
+	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
+	WORD $0xaa0903ef // mov x15, x9
+	WORD $0x4e8ba521 // smmla v1.4s, v9.16b, v11.16b
+	WORD $0x4e8ba542 // smmla v2.4s, v10.16b, v11.16b
+	WORD $0xfc6b7989 // ldr d9, [x12, x11, lsl #3]
+	WORD $0xfc6b79aa // ldr d10, [x13, x11, lsl #3]
+	WORD $0x3dc001cb // ldr q11, [x14]
+	WORD $0x9100056b // add x11, x11, #0x1
+	WORD $0x4dd8c9ec // ld1r { v12.4s }, [x15], x24
 	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x9100054a // add x10, x10, #0x1
-	WORD $0xf100115f // cmp x10, #0x4
-	WORD $0x4f8b912b // fmul v11.4s, v9.4s, v11.s[0]
-	WORD $0x4e2bcd4c // fmla v12.4s, v10.4s, v11.4s
-	WORD $0x3d80018c // str q12, [x12]
-	WORD $0xbd4001a8 // ldr s8, [x13]
-	WORD $0x3dc001ca // ldr q10, [x14]
-	WORD $0x8b0801cc // add x12, x14, x8
-	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f889128 // fmul v8.4s, v9.4s, v8.s[0]
-	WORD $0x4e28ccea // fmla v10.4s, v7.4s, v8.4s
-	WORD $0x4e8618a7 // uzp1 v7.4s, v5.4s, v6.4s
+	WORD $0x0dd8ca0d // ld1r { v13.2s }, [x16], x24
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0xf100117f // cmp x11, #0x4
+	WORD $0x0f10a5ad // sshll v13.4s, v13.4h, #0x0
+	WORD $0x6e2cdd2f // fmul v15.4s, v9.4s, v12.4s
+	WORD $0x4eadbdad // addp v13.4s, v13.4s, v13.4s
+	WORD $0x4e2fcdcb // fmla v11.4s, v14.4s, v15.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e2ddd8c // fmul v12.4s, v12.4s, v13.4s
+	WORD $0x4e2acd8b // fmla v11.4s, v12.4s, v10.4s
+	WORD $0x3d8001cb // str q11, [x14]
+	WORD $0x3dc0022b // ldr q11, [x17]
+	WORD $0x8b08022e // add x14, x17, x8
+	WORD $0x4dd8c9ec // ld1r { v12.4s }, [x15], x24
+	WORD $0x0dd8ca0d // ld1r { v13.2s }, [x16], x24
+	WORD $0x0f10a5ad // sshll v13.4s, v13.4h, #0x0
+	WORD $0x4eadbda8 // addp v8.4s, v13.4s, v13.4s
+	WORD $0x6e2cdd2d // fmul v13.4s, v9.4s, v12.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x4e2dcceb // fmla v11.4s, v7.4s, v13.4s
+	WORD $0x6e28dd87 // fmul v7.4s, v12.4s, v8.4s
+	WORD $0x4e8618ac // uzp1 v12.4s, v5.4s, v6.4s
 	WORD $0x4e8658a5 // uzp2 v5.4s, v5.4s, v6.4s
-	WORD $0x3d8001ca // str q10, [x14]
-	WORD $0xbd4001a8 // ldr s8, [x13]
-	WORD $0x3dc0018a // ldr q10, [x12]
-	WORD $0x8b08018e // add x14, x12, x8
-	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f889128 // fmul v8.4s, v9.4s, v8.s[0]
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4e2acceb // fmla v11.4s, v7.4s, v10.4s
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
 	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x4e28ccea // fmla v10.4s, v7.4s, v8.4s
-	WORD $0x3d80018a // str q10, [x12]
-	WORD $0xbd4001a6 // ldr s6, [x13]
+	WORD $0x3d80022b // str q11, [x17]
 	WORD $0x3dc001c7 // ldr q7, [x14]
-	WORD $0x8b0801cc // add x12, x14, x8
-	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f869126 // fmul v6.4s, v9.4s, v6.s[0]
-	WORD $0x4e26cca7 // fmla v7.4s, v5.4s, v6.4s
-	WORD $0x4e841865 // uzp1 v5.4s, v3.4s, v4.4s
-	WORD $0x4e845863 // uzp2 v3.4s, v3.4s, v4.4s
+	WORD $0x8b0801d1 // add x17, x14, x8
+	WORD $0x4dd8c9e8 // ld1r { v8.4s }, [x15], x24
+	WORD $0x0dd8ca0b // ld1r { v11.2s }, [x16], x24
+	WORD $0x6e28dd2d // fmul v13.4s, v9.4s, v8.4s
+	WORD $0x0f10a56b // sshll v11.4s, v11.4h, #0x0
+	WORD $0x4eabbd6b // addp v11.4s, v11.4s, v11.4s
+	WORD $0x4e2dcd87 // fmla v7.4s, v12.4s, v13.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e2bdd08 // fmul v8.4s, v8.4s, v11.4s
+	WORD $0x4e2acd07 // fmla v7.4s, v8.4s, v10.4s
 	WORD $0x3d8001c7 // str q7, [x14]
-	WORD $0xbd4001a6 // ldr s6, [x13]
-	WORD $0x3dc00187 // ldr q7, [x12]
-	WORD $0x8b08018e // add x14, x12, x8
-	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f869126 // fmul v6.4s, v9.4s, v6.s[0]
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x3dc00227 // ldr q7, [x17]
+	WORD $0x8b08022e // add x14, x17, x8
+	WORD $0x4dd8c9e8 // ld1r { v8.4s }, [x15], x24
+	WORD $0x0dd8ca0b // ld1r { v11.2s }, [x16], x24
+	WORD $0x0f10a56b // sshll v11.4s, v11.4h, #0x0
+	WORD $0x4eabbd66 // addp v6.4s, v11.4s, v11.4s
+	WORD $0x6e28dd2b // fmul v11.4s, v9.4s, v8.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x4e2bcca7 // fmla v7.4s, v5.4s, v11.4s
+	WORD $0x6e26dd05 // fmul v5.4s, v8.4s, v6.4s
+	WORD $0x4e841868 // uzp1 v8.4s, v3.4s, v4.4s
+	WORD $0x4e845863 // uzp2 v3.4s, v3.4s, v4.4s
+	WORD $0x4e2acca7 // fmla v7.4s, v5.4s, v10.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4e26cca7 // fmla v7.4s, v5.4s, v6.4s
-	WORD $0x3d800187 // str q7, [x12]
-	WORD $0xbd4001a4 // ldr s4, [x13]
+	WORD $0x3d800227 // str q7, [x17]
 	WORD $0x3dc001c5 // ldr q5, [x14]
-	WORD $0x8b0801cc // add x12, x14, x8
-	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f849124 // fmul v4.4s, v9.4s, v4.s[0]
-	WORD $0x4e24cc65 // fmla v5.4s, v3.4s, v4.4s
-	WORD $0x4e821823 // uzp1 v3.4s, v1.4s, v2.4s
-	WORD $0x4e825821 // uzp2 v1.4s, v1.4s, v2.4s
+	WORD $0x8b0801d1 // add x17, x14, x8
+	WORD $0x4dd8c9e6 // ld1r { v6.4s }, [x15], x24
+	WORD $0x0dd8ca07 // ld1r { v7.2s }, [x16], x24
+	WORD $0x6e26dd2b // fmul v11.4s, v9.4s, v6.4s
+	WORD $0x0f10a4e7 // sshll v7.4s, v7.4h, #0x0
+	WORD $0x4ea7bce7 // addp v7.4s, v7.4s, v7.4s
+	WORD $0x4e2bcd05 // fmla v5.4s, v8.4s, v11.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e27dcc6 // fmul v6.4s, v6.4s, v7.4s
+	WORD $0x4e2accc5 // fmla v5.4s, v6.4s, v10.4s
 	WORD $0x3d8001c5 // str q5, [x14]
-	WORD $0xbd4001a4 // ldr s4, [x13]
-	WORD $0x3dc00185 // ldr q5, [x12]
-	WORD $0x8b08018e // add x14, x12, x8
-	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f849124 // fmul v4.4s, v9.4s, v4.s[0]
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x3dc00225 // ldr q5, [x17]
+	WORD $0x8b08022e // add x14, x17, x8
+	WORD $0x4dd8c9e6 // ld1r { v6.4s }, [x15], x24
+	WORD $0x0dd8ca07 // ld1r { v7.2s }, [x16], x24
+	WORD $0x0f10a4e7 // sshll v7.4s, v7.4h, #0x0
+	WORD $0x4ea7bce4 // addp v4.4s, v7.4s, v7.4s
+	WORD $0x6e26dd27 // fmul v7.4s, v9.4s, v6.4s
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4e27cc65 // fmla v5.4s, v3.4s, v7.4s
+	WORD $0x6e24dcc3 // fmul v3.4s, v6.4s, v4.4s
+	WORD $0x4e821826 // uzp1 v6.4s, v1.4s, v2.4s
+	WORD $0x4e825821 // uzp2 v1.4s, v1.4s, v2.4s
+	WORD $0x4e2acc65 // fmla v5.4s, v3.4s, v10.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
 	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
-	WORD $0x4e24cc65 // fmla v5.4s, v3.4s, v4.4s
-	WORD $0x3d800185 // str q5, [x12]
-	WORD $0xbd4001a2 // ldr s2, [x13]
+	WORD $0x3d800225 // str q5, [x17]
 	WORD $0x3dc001c3 // ldr q3, [x14]
-	WORD $0x8b0801cc // add x12, x14, x8
-	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f829122 // fmul v2.4s, v9.4s, v2.s[0]
-	WORD $0x4e22cc23 // fmla v3.4s, v1.4s, v2.4s
+	WORD $0x8b0801d1 // add x17, x14, x8
+	WORD $0x4dd8c9e4 // ld1r { v4.4s }, [x15], x24
+	WORD $0x0dd8ca05 // ld1r { v5.2s }, [x16], x24
+	WORD $0x6e24dd27 // fmul v7.4s, v9.4s, v4.4s
+	WORD $0x0f10a4a5 // sshll v5.4s, v5.4h, #0x0
+	WORD $0x4ea5bca5 // addp v5.4s, v5.4s, v5.4s
+	WORD $0x4e27ccc3 // fmla v3.4s, v6.4s, v7.4s
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
+	WORD $0x4e2acc83 // fmla v3.4s, v4.4s, v10.4s
 	WORD $0x3d8001c3 // str q3, [x14]
-	WORD $0x54ffe381 // b.ne l1
-	WORD $0xf1008339 // subs x25, x25, #0x20
+	WORD $0x3dc00223 // ldr q3, [x17]
+	WORD $0x8b08022e // add x14, x17, x8
+	WORD $0x4dd8c9e4 // ld1r { v4.4s }, [x15], x24
+	WORD $0x0dd8ca05 // ld1r { v5.2s }, [x16], x24
+	WORD $0x0f10a4a5 // sshll v5.4s, v5.4h, #0x0
+	WORD $0x4ea5bca2 // addp v2.4s, v5.4s, v5.4s
+	WORD $0x6e24dd25 // fmul v5.4s, v9.4s, v4.4s
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x4e25cc23 // fmla v3.4s, v1.4s, v5.4s
+	WORD $0x6e22dc81 // fmul v1.4s, v4.4s, v2.4s
+	WORD $0x4e2acc23 // fmla v3.4s, v1.4s, v10.4s
+	WORD $0x3d800223 // str q3, [x17]
+	WORD $0x54ffde21 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
+	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x9100114a // add x10, x10, #0x4
 	WORD $0x910502d6 // add x22, x22, #0x140
-	WORD $0x54ffe2ac // b.gt l0
+	WORD $0x54ffdd0c // b.gt l0
 
 l2:
-	RET
-
-// func leastQ4_1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
-TEXT ·leastQ4_1NEON(SB), NOSPLIT, $0-48
-	MOVD y+0(FP), R20
-	MOVD yStride+8(FP), R21
-	MOVD w+16(FP), R22
-	MOVD x+24(FP), R23
-	MOVD xStride+32(FP), R24
-	MOVD in+40(FP), R25
-	WORD $0x52800188 // mov w8, #0xc
-	WORD $0x91001f2a // add x10, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x9b0852a8 // madd x8, x21, x8, x20
-	WORD $0x8b1902e9 // add x9, x23, x25
-	WORD $0x9a99b14b // csel x11, x10, x25, lt
-	WORD $0xd37ffb0a // lsl x10, x24, #1
-	WORD $0x8b8b0d2b // add x11, x9, x11, asr #3
-	WORD $0x8b150a8c // add x12, x20, x21, lsl #2
-	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
-	WORD $0xaa1f03ef // mov x15, xzr
-	WORD $0x52800033 // mov w19, #0x1
-	WORD $0x8b18014e // add x14, x10, x24
-
-l0:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0x2a1303f0 // mov w16, w19
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0xb24001f1 // orr x17, x15, #0x1
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0xaa1903f3 // mov x19, x25
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xaa0b03e0 // mov x0, x11
-	WORD $0xaa1603f5 // mov x21, x22
-	WORD $0xaa0903f7 // mov x23, x9
-	WORD $0xaa0b03fa // mov x26, x11
-
-l1:
-	WORD $0x910482a1 // add x1, x21, #0x120
-	WORD $0xf1008273 // subs x19, x19, #0x20
-	WORD $0x910502b5 // add x21, x21, #0x140
-	WORD $0xfc6f7828 // ldr d8, [x1, x15, lsl #3]
-	WORD $0xfc717829 // ldr d9, [x1, x17, lsl #3]
-	WORD $0x8b180001 // add x1, x0, x24
-	WORD $0x0ddfcb4a // ld1r { v10.2s }, [x26], #4
-	WORD $0x0d40c82b // ld1r { v11.2s }, [x1]
-	WORD $0x8b0a0001 // add x1, x0, x10
-	WORD $0x8b0e0000 // add x0, x0, x14
-	WORD $0xbd4002ee // ldr s14, [x23]
-	WORD $0x0d40c82c // ld1r { v12.2s }, [x1]
-	WORD $0x0d40c80d // ld1r { v13.2s }, [x0]
-	WORD $0xbc786aef // ldr s15, [x23, x24]
-	WORD $0x0e60294a // saddlp v10.2s, v10.4h
-	WORD $0x0e60296b // saddlp v11.2s, v11.4h
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-	WORD $0xaa1a03e0 // mov x0, x26
-	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
-	WORD $0x0e21d96b // scvtf v11.2s, v11.2s
-	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
-	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x6e2edd4a // fmul v10.4s, v10.4s, v14.4s
-	WORD $0xbc6a6aee // ldr s14, [x23, x10]
-	WORD $0x6e2fdd6b // fmul v11.4s, v11.4s, v15.4s
-	WORD $0xbc6e6aef // ldr s15, [x23, x14]
-	WORD $0x910012f7 // add x23, x23, #0x4
-	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
-	WORD $0x6e2fddad // fmul v13.4s, v13.4s, v15.4s
-	WORD $0x4f8a1107 // fmla v7.4s, v8.4s, v10.s[0]
-	WORD $0x4f8a1126 // fmla v6.4s, v9.4s, v10.s[0]
-	WORD $0x4f8b1105 // fmla v5.4s, v8.4s, v11.s[0]
-	WORD $0x4f8b1124 // fmla v4.4s, v9.4s, v11.s[0]
-	WORD $0x4f8c1103 // fmla v3.4s, v8.4s, v12.s[0]
-	WORD $0x4f8c1120 // fmla v0.4s, v9.4s, v12.s[0]
-	WORD $0x4f8d1101 // fmla v1.4s, v8.4s, v13.s[0]
-	WORD $0x4f8d1122 // fmla v2.4s, v9.4s, v13.s[0]
-	WORD $0x54fffb0c // b.gt l1
-	WORD $0xd37cedef // lsl x15, x15, #4
-	WORD $0xd37cee31 // lsl x17, x17, #4
-	WORD $0x2a1f03f3 // mov w19, wzr
-	WORD $0x3cef6a88 // ldr q8, [x20, x15]
-	WORD $0x3cf16a89 // ldr q9, [x20, x17]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3caf6a87 // str q7, [x20, x15]
-	WORD $0x3cb16a86 // str q6, [x20, x17]
-	WORD $0x3cef6986 // ldr q6, [x12, x15]
-	WORD $0x3cf16987 // ldr q7, [x12, x17]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3caf6985 // str q5, [x12, x15]
-	WORD $0x3cb16984 // str q4, [x12, x17]
-	WORD $0x3cef69a4 // ldr q4, [x13, x15]
-	WORD $0x3cf169a5 // ldr q5, [x13, x17]
-	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
-	WORD $0x4e20d4a0 // fadd v0.4s, v5.4s, v0.4s
-	WORD $0x3caf69a3 // str q3, [x13, x15]
-	WORD $0x3cb169a0 // str q0, [x13, x17]
-	WORD $0x3cef6900 // ldr q0, [x8, x15]
-	WORD $0x3cf16903 // ldr q3, [x8, x17]
-	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
-	WORD $0x4e22d461 // fadd v1.4s, v3.4s, v2.4s
-	WORD $0x3caf6900 // str q0, [x8, x15]
-	WORD $0x5280004f // mov w15, #0x2
-	WORD $0x3cb16901 // str q1, [x8, x17]
-	WORD $0x3707f590 // tbnz w16, #0x0, l0
 	RET

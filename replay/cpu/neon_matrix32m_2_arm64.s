@@ -37,385 +37,319 @@ TEXT ·tiledQ5_1x8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x540020eb // b.lt l2
+	WORD $0x540026ab // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
 	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0x8b590d2a // add x10, x9, x25, lsr #3
 
 l0:
-	WORD $0xaa1f03ea // mov x10, xzr
-	WORD $0x910502cb // add x11, x22, #0x140
+	WORD $0xaa1f03eb // mov x11, xzr
+	WORD $0x910502cc // add x12, x22, #0x140
+	WORD $0x910582cd // add x13, x22, #0x160
 
 l1:
-	WORD $0xd37ced4c // lsl x12, x10, #4
-	WORD $0xaa1703ee // mov x14, x23
+	WORD $0xd37ced6e // lsl x14, x11, #4
+	WORD $0xaa1703f0 // mov x16, x23
 	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
 	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x8b0c02cd // add x13, x22, x12
-	WORD $0x8b0c028c // add x12, x20, x12
-	WORD $0x3dc041a2 // ldr q2, [x13, #0x100]
-	WORD $0x3dc001a3 // ldr q3, [x13]
-	WORD $0x3dc011a5 // ldr q5, [x13, #0x40]
-	WORD $0xfd4001c6 // ldr d6, [x14]
+	WORD $0x8b0e02cf // add x15, x22, x14
+	WORD $0x8b0e028e // add x14, x20, x14
+	WORD $0x3dc041e2 // ldr q2, [x15, #0x100]
+	WORD $0x3dc001e3 // ldr q3, [x15]
+	WORD $0x3dc011e5 // ldr q5, [x15, #0x40]
+	WORD $0xfd400206 // ldr d6, [x16]
 	WORD $0x4f0c5444 // shl v4.16b, v2.16b, #0x4
 	WORD $0x4f0b5442 // shl v2.16b, v2.16b, #0x3
 	WORD $0x4e201c63 // and v3.16b, v3.16b, v0.16b
 	WORD $0x4e201ca5 // and v5.16b, v5.16b, v0.16b
-	WORD $0x8b1801ce // add x14, x14, x24
+	WORD $0x8b180210 // add x16, x16, x24
 	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
 	WORD $0x4e211c42 // and v2.16b, v2.16b, v1.16b
 	WORD $0x4ea31c83 // orr v3.16b, v4.16b, v3.16b
 	WORD $0x4ea51c42 // orr v2.16b, v2.16b, v5.16b
-	WORD $0xfd4001c4 // ldr d4, [x14]
-	WORD $0x8b1801ce // add x14, x14, x24
+	WORD $0xfd400204 // ldr d4, [x16]
+	WORD $0x8b180210 // add x16, x16, x24
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
 	WORD $0x6e180486 // mov v6.d[1], v4.d[0]
-	WORD $0x8b1801cf // add x15, x14, x24
+	WORD $0x8b180211 // add x17, x16, x24
 	WORD $0x4e82386a // zip1 v10.4s, v3.4s, v2.4s
 	WORD $0x4e82786b // zip2 v11.4s, v3.4s, v2.4s
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
 	WORD $0x4e86a548 // smmla v8.4s, v10.16b, v6.16b
 	WORD $0x4e86a569 // smmla v9.4s, v11.16b, v6.16b
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0xfd4001c2 // ldr d2, [x14]
-	WORD $0xfd4001e3 // ldr d3, [x15]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0xfd400202 // ldr d2, [x16]
+	WORD $0xfd400223 // ldr d3, [x17]
+	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e180462 // mov v2.d[1], v3.d[0]
-	WORD $0x8b1801cf // add x15, x14, x24
+	WORD $0x8b180211 // add x17, x16, x24
 	WORD $0x4e82a546 // smmla v6.4s, v10.16b, v2.16b
 	WORD $0x4e82a567 // smmla v7.4s, v11.16b, v2.16b
-	WORD $0xfd4001c2 // ldr d2, [x14]
-	WORD $0xfd4001e3 // ldr d3, [x15]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0xfd400202 // ldr d2, [x16]
+	WORD $0xfd400223 // ldr d3, [x17]
+	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e180462 // mov v2.d[1], v3.d[0]
-	WORD $0x8b1801cf // add x15, x14, x24
+	WORD $0x8b180211 // add x17, x16, x24
 	WORD $0x4e82a544 // smmla v4.4s, v10.16b, v2.16b
 	WORD $0x4e82a565 // smmla v5.4s, v11.16b, v2.16b
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xfd4001cc // ldr d12, [x14]
-	WORD $0xfd4001e3 // ldr d3, [x15]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0xfd40020c // ldr d12, [x16]
+	WORD $0xfd400223 // ldr d3, [x17]
+	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e18046c // mov v12.d[1], v3.d[0]
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xaa1703ee // mov x14, x23
+	WORD $0xaa1703f0 // mov x16, x23
 	WORD $0x4e8ca542 // smmla v2.4s, v10.16b, v12.16b
 	WORD $0x4e8ca563 // smmla v3.4s, v11.16b, v12.16b
-	WORD $0x3dc041aa // ldr q10, [x13, #0x100]
-	WORD $0x3dc021ac // ldr q12, [x13, #0x80]
-	WORD $0x3dc031ad // ldr q13, [x13, #0xc0]
-	WORD $0x8b1801cf // add x15, x14, x24
-	WORD $0xfd4005ce // ldr d14, [x14, #0x8]
-	WORD $0x4f0a554b // shl v11.16b, v10.16b, #0x2
+	WORD $0x3dc041ea // ldr q10, [x15, #0x100]
+	WORD $0x3dc021eb // ldr q11, [x15, #0x80]
+	WORD $0x3dc031ed // ldr q13, [x15, #0xc0]
+	WORD $0xfd40060e // ldr d14, [x16, #0x8]
+	WORD $0x4f0a554c // shl v12.16b, v10.16b, #0x2
 	WORD $0x4e2a854a // add v10.16b, v10.16b, v10.16b
-	WORD $0x4e201d8c // and v12.16b, v12.16b, v0.16b
+	WORD $0x4e201d6b // and v11.16b, v11.16b, v0.16b
 	WORD $0x4e201dad // and v13.16b, v13.16b, v0.16b
-	WORD $0x8b1801ee // add x14, x15, x24
-	WORD $0x4e211d6b // and v11.16b, v11.16b, v1.16b
+	WORD $0x8b180210 // add x16, x16, x24
+	WORD $0x4e211d8c // and v12.16b, v12.16b, v1.16b
 	WORD $0x4e211d4a // and v10.16b, v10.16b, v1.16b
-	WORD $0x4eac1d6c // orr v12.16b, v11.16b, v12.16b
+	WORD $0x4eab1d8c // orr v12.16b, v12.16b, v11.16b
 	WORD $0x4ead1d4a // orr v10.16b, v10.16b, v13.16b
-	WORD $0xfd4005eb // ldr d11, [x15, #0x8]
-	WORD $0x8b1801cf // add x15, x14, x24
+	WORD $0xfd40060b // ldr d11, [x16, #0x8]
+	WORD $0x8b180210 // add x16, x16, x24
 	WORD $0x6e18056e // mov v14.d[1], v11.d[0]
+	WORD $0x8b180211 // add x17, x16, x24
 	WORD $0x4e8a398b // zip1 v11.4s, v12.4s, v10.4s
 	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
 	WORD $0x4e8ea568 // smmla v8.4s, v11.16b, v14.16b
 	WORD $0x4e8ea549 // smmla v9.4s, v10.16b, v14.16b
-	WORD $0xfd4005cc // ldr d12, [x14, #0x8]
-	WORD $0xfd4005ed // ldr d13, [x15, #0x8]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0xfd40060c // ldr d12, [x16, #0x8]
+	WORD $0xfd40062d // ldr d13, [x17, #0x8]
+	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b1801cf // add x15, x14, x24
+	WORD $0x8b180211 // add x17, x16, x24
 	WORD $0x4e8ca566 // smmla v6.4s, v11.16b, v12.16b
 	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
-	WORD $0xfd4005cc // ldr d12, [x14, #0x8]
-	WORD $0xfd4005ed // ldr d13, [x15, #0x8]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0xfd40060c // ldr d12, [x16, #0x8]
+	WORD $0xfd40062d // ldr d13, [x17, #0x8]
+	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b1801cf // add x15, x14, x24
+	WORD $0x8b180211 // add x17, x16, x24
 	WORD $0x4e8ca564 // smmla v4.4s, v11.16b, v12.16b
 	WORD $0x4e8ca545 // smmla v5.4s, v10.16b, v12.16b
-	WORD $0xfd4005cc // ldr d12, [x14, #0x8]
-	WORD $0xfd4005ed // ldr d13, [x15, #0x8]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0xfd40060c // ldr d12, [x16, #0x8]
+	WORD $0xfd40062d // ldr d13, [x17, #0x8]
+	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0xaa1703ee // mov x14, x23
+	WORD $0xaa1703f0 // mov x16, x23
 	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
 	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
-	WORD $0x3dc041aa // ldr q10, [x13, #0x100]
-	WORD $0x3dc001ac // ldr q12, [x13]
+	WORD $0x3dc041ea // ldr q10, [x15, #0x100]
+	WORD $0x3dc011ed // ldr q13, [x15, #0x40]
 	WORD $0x6f0f054b // ushr v11.16b, v10.16b, #0x1
 	WORD $0x4e211d4a // and v10.16b, v10.16b, v1.16b
-	WORD $0x4e211d6d // and v13.16b, v11.16b, v1.16b
-	WORD $0x3dc011ab // ldr q11, [x13, #0x40]
-	WORD $0x8b1801cf // add x15, x14, x24
-	WORD $0x6f0c158a // usra v10.16b, v12.16b, #0x4
-	WORD $0xfd4009cc // ldr d12, [x14, #0x10]
-	WORD $0x8b1801ee // add x14, x15, x24
-	WORD $0x6f0c156d // usra v13.16b, v11.16b, #0x4
-	WORD $0xfd4009eb // ldr d11, [x15, #0x10]
-	WORD $0x8b1801cf // add x15, x14, x24
-	WORD $0x6e18056c // mov v12.d[1], v11.d[0]
-	WORD $0x4e8d394b // zip1 v11.4s, v10.4s, v13.4s
-	WORD $0x4e8d794a // zip2 v10.4s, v10.4s, v13.4s
-	WORD $0x4e8ca568 // smmla v8.4s, v11.16b, v12.16b
-	WORD $0x4e8ca549 // smmla v9.4s, v10.16b, v12.16b
-	WORD $0xfd4009cc // ldr d12, [x14, #0x10]
-	WORD $0xfd4009ed // ldr d13, [x15, #0x10]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0x4e211d6c // and v12.16b, v11.16b, v1.16b
+	WORD $0x3dc001eb // ldr q11, [x15]
+	WORD $0xfd400a0e // ldr d14, [x16, #0x10]
+	WORD $0x8b180210 // add x16, x16, x24
+	WORD $0x6f0c156a // usra v10.16b, v11.16b, #0x4
+	WORD $0xfd400a0b // ldr d11, [x16, #0x10]
+	WORD $0x6f0c15ac // usra v12.16b, v13.16b, #0x4
+	WORD $0x8b180210 // add x16, x16, x24
+	WORD $0x6e18056e // mov v14.d[1], v11.d[0]
+	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x4e8c394b // zip1 v11.4s, v10.4s, v12.4s
+	WORD $0x4e8c794a // zip2 v10.4s, v10.4s, v12.4s
+	WORD $0x4e8ea568 // smmla v8.4s, v11.16b, v14.16b
+	WORD $0x4e8ea549 // smmla v9.4s, v10.16b, v14.16b
+	WORD $0xfd400a0c // ldr d12, [x16, #0x10]
+	WORD $0xfd400a2d // ldr d13, [x17, #0x10]
+	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b1801cf // add x15, x14, x24
+	WORD $0x8b180211 // add x17, x16, x24
 	WORD $0x4e8ca566 // smmla v6.4s, v11.16b, v12.16b
 	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
-	WORD $0xfd4009cc // ldr d12, [x14, #0x10]
-	WORD $0xfd4009ed // ldr d13, [x15, #0x10]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0xfd400a0c // ldr d12, [x16, #0x10]
+	WORD $0xfd400a2d // ldr d13, [x17, #0x10]
+	WORD $0x8b180230 // add x16, x17, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b1801cf // add x15, x14, x24
+	WORD $0x8b180211 // add x17, x16, x24
 	WORD $0x4e8ca564 // smmla v4.4s, v11.16b, v12.16b
 	WORD $0x4e8ca545 // smmla v5.4s, v10.16b, v12.16b
-	WORD $0xfd4009cc // ldr d12, [x14, #0x10]
-	WORD $0xfd4009ed // ldr d13, [x15, #0x10]
-	WORD $0x8b1801ee // add x14, x15, x24
+	WORD $0xfd400a0c // ldr d12, [x16, #0x10]
+	WORD $0xfd400a2d // ldr d13, [x17, #0x10]
+	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0x8b0801d1 // add x17, x14, x8
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0xaa1703ee // mov x14, x23
+	WORD $0xaa1703f0 // mov x16, x23
 	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
 	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
-	WORD $0x3dc041aa // ldr q10, [x13, #0x100]
-	WORD $0x3dc031ad // ldr q13, [x13, #0xc0]
+	WORD $0x3dc041ea // ldr q10, [x15, #0x100]
+	WORD $0x3dc031ed // ldr q13, [x15, #0xc0]
 	WORD $0x6f0e054b // ushr v11.16b, v10.16b, #0x2
 	WORD $0x6f0d054a // ushr v10.16b, v10.16b, #0x3
 	WORD $0x4e211d6c // and v12.16b, v11.16b, v1.16b
 	WORD $0x4e211d4a // and v10.16b, v10.16b, v1.16b
-	WORD $0x3dc021ab // ldr q11, [x13, #0x80]
-	WORD $0x8b1801cd // add x13, x14, x24
+	WORD $0x3dc021eb // ldr q11, [x15, #0x80]
+	WORD $0x8b18020f // add x15, x16, x24
+	WORD $0xfd400e0e // ldr d14, [x16, #0x18]
 	WORD $0x6f0c156c // usra v12.16b, v11.16b, #0x4
 	WORD $0x6f0c15aa // usra v10.16b, v13.16b, #0x4
-	WORD $0xfd400dcd // ldr d13, [x14, #0x18]
-	WORD $0xfd400dab // ldr d11, [x13, #0x18]
-	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x6e18056d // mov v13.d[1], v11.d[0]
+	WORD $0xfd400deb // ldr d11, [x15, #0x18]
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x6e18056e // mov v14.d[1], v11.d[0]
+	WORD $0x8b1801f0 // add x16, x15, x24
 	WORD $0x4e8a398b // zip1 v11.4s, v12.4s, v10.4s
 	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
-	WORD $0x8b1801ae // add x14, x13, x24
-	WORD $0x4e8da568 // smmla v8.4s, v11.16b, v13.16b
-	WORD $0x4e8da549 // smmla v9.4s, v10.16b, v13.16b
-	WORD $0xfd400dac // ldr d12, [x13, #0x18]
-	WORD $0xfd400dcd // ldr d13, [x14, #0x18]
-	WORD $0x8b1801cd // add x13, x14, x24
+	WORD $0x4e8ea568 // smmla v8.4s, v11.16b, v14.16b
+	WORD $0x4e8ea549 // smmla v9.4s, v10.16b, v14.16b
+	WORD $0x4e89190f // uzp1 v15.4s, v8.4s, v9.4s
+	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
+	WORD $0xfd400dec // ldr d12, [x15, #0x18]
+	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
+	WORD $0x8b18020f // add x15, x16, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b1801ae // add x14, x13, x24
+	WORD $0x8b1801f0 // add x16, x15, x24
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
 	WORD $0x4e8ca566 // smmla v6.4s, v11.16b, v12.16b
 	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
-	WORD $0xfd400dac // ldr d12, [x13, #0x18]
-	WORD $0xfd400dcd // ldr d13, [x14, #0x18]
-	WORD $0x8b1801cd // add x13, x14, x24
+	WORD $0xfd400dec // ldr d12, [x15, #0x18]
+	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
+	WORD $0x8b18020f // add x15, x16, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b1801ae // add x14, x13, x24
+	WORD $0x8b1801f0 // add x16, x15, x24
 	WORD $0x4e8ca564 // smmla v4.4s, v11.16b, v12.16b
 	WORD $0x4e8ca545 // smmla v5.4s, v10.16b, v12.16b
-	WORD $0xfd400dac // ldr d12, [x13, #0x18]
-	WORD $0xfd400dcd // ldr d13, [x14, #0x18]
-	WORD $0x8b1801cd // add x13, x14, x24
-	WORD $0x8b08018e // add x14, x12, x8
+	WORD $0xfd400dec // ldr d12, [x15, #0x18]
+	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
+	WORD $0x8b18020f // add x15, x16, x24
+	WORD $0xaa0a03f0 // mov x16, x10
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0xaa0903ed // mov x13, x9
+	WORD $0xaa0903ef // mov x15, x9
 	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
 	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
-	WORD $0x4e89190b // uzp1 v11.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0xfc6a796a // ldr d10, [x11, x10, lsl #3]
-	WORD $0xbd4001ac // ldr s12, [x13]
-	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
-	WORD $0x3dc0018d // ldr q13, [x12]
-	WORD $0x8b1801ad // add x13, x13, x24
+	WORD $0xfc6b798a // ldr d10, [x12, x11, lsl #3]
+	WORD $0xfc6b79ab // ldr d11, [x13, x11, lsl #3]
+	WORD $0x3dc001cc // ldr q12, [x14]
+	WORD $0x9100056b // add x11, x11, #0x1
+	WORD $0x4dd8c9ed // ld1r { v13.4s }, [x15], x24
 	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x9100054a // add x10, x10, #0x1
-	WORD $0xf100115f // cmp x10, #0x4
-	WORD $0x4f8c914c // fmul v12.4s, v10.4s, v12.s[0]
-	WORD $0x4e2ccd6d // fmla v13.4s, v11.4s, v12.4s
-	WORD $0x3d80018d // str q13, [x12]
-	WORD $0xbd4001a9 // ldr s9, [x13]
-	WORD $0x3dc001cb // ldr q11, [x14]
-	WORD $0x8b0801cc // add x12, x14, x8
-	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
-	WORD $0x4e29cd0b // fmla v11.4s, v8.4s, v9.4s
-	WORD $0x4e8718c8 // uzp1 v8.4s, v6.4s, v7.4s
+	WORD $0x0dd8ca0e // ld1r { v14.2s }, [x16], x24
+	WORD $0x0e21796b // fcvtl v11.4s, v11.4h
+	WORD $0xf100117f // cmp x11, #0x4
+	WORD $0x0f10a5ce // sshll v14.4s, v14.4h, #0x0
+	WORD $0x6e2ddd50 // fmul v16.4s, v10.4s, v13.4s
+	WORD $0x4eaebdce // addp v14.4s, v14.4s, v14.4s
+	WORD $0x4e30cdec // fmla v12.4s, v15.4s, v16.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0x6e2eddad // fmul v13.4s, v13.4s, v14.4s
+	WORD $0x4e2bcdac // fmla v12.4s, v13.4s, v11.4s
+	WORD $0x3d8001cc // str q12, [x14]
+	WORD $0x3dc0022c // ldr q12, [x17]
+	WORD $0x8b08022e // add x14, x17, x8
+	WORD $0x4dd8c9ed // ld1r { v13.4s }, [x15], x24
+	WORD $0x0dd8ca0e // ld1r { v14.2s }, [x16], x24
+	WORD $0x0f10a5ce // sshll v14.4s, v14.4h, #0x0
+	WORD $0x4eaebdc9 // addp v9.4s, v14.4s, v14.4s
+	WORD $0x6e2ddd4e // fmul v14.4s, v10.4s, v13.4s
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x4e2ecd0c // fmla v12.4s, v8.4s, v14.4s
+	WORD $0x6e29dda8 // fmul v8.4s, v13.4s, v9.4s
+	WORD $0x4e8718cd // uzp1 v13.4s, v6.4s, v7.4s
 	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
-	WORD $0x3d8001cb // str q11, [x14]
-	WORD $0xbd4001a9 // ldr s9, [x13]
-	WORD $0x3dc0018b // ldr q11, [x12]
-	WORD $0x8b08018e // add x14, x12, x8
-	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x4e2bcd0c // fmla v12.4s, v8.4s, v11.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x4e29cd0b // fmla v11.4s, v8.4s, v9.4s
-	WORD $0x3d80018b // str q11, [x12]
-	WORD $0xbd4001a7 // ldr s7, [x13]
+	WORD $0x3d80022c // str q12, [x17]
 	WORD $0x3dc001c8 // ldr q8, [x14]
-	WORD $0x8b0801cc // add x12, x14, x8
-	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
-	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
-	WORD $0x4e851886 // uzp1 v6.4s, v4.4s, v5.4s
-	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
+	WORD $0x8b0801d1 // add x17, x14, x8
+	WORD $0x4dd8c9e9 // ld1r { v9.4s }, [x15], x24
+	WORD $0x0dd8ca0c // ld1r { v12.2s }, [x16], x24
+	WORD $0x6e29dd4e // fmul v14.4s, v10.4s, v9.4s
+	WORD $0x0f10a58c // sshll v12.4s, v12.4h, #0x0
+	WORD $0x4eacbd8c // addp v12.4s, v12.4s, v12.4s
+	WORD $0x4e2ecda8 // fmla v8.4s, v13.4s, v14.4s
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x6e2cdd29 // fmul v9.4s, v9.4s, v12.4s
+	WORD $0x4e2bcd28 // fmla v8.4s, v9.4s, v11.4s
 	WORD $0x3d8001c8 // str q8, [x14]
-	WORD $0xbd4001a7 // ldr s7, [x13]
-	WORD $0x3dc00188 // ldr q8, [x12]
-	WORD $0x8b08018e // add x14, x12, x8
-	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x3dc00228 // ldr q8, [x17]
+	WORD $0x8b08022e // add x14, x17, x8
+	WORD $0x4dd8c9e9 // ld1r { v9.4s }, [x15], x24
+	WORD $0x0dd8ca0c // ld1r { v12.2s }, [x16], x24
+	WORD $0x0f10a58c // sshll v12.4s, v12.4h, #0x0
+	WORD $0x4eacbd87 // addp v7.4s, v12.4s, v12.4s
+	WORD $0x6e29dd4c // fmul v12.4s, v10.4s, v9.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4e2cccc8 // fmla v8.4s, v6.4s, v12.4s
+	WORD $0x6e27dd26 // fmul v6.4s, v9.4s, v7.4s
+	WORD $0x4e851889 // uzp1 v9.4s, v4.4s, v5.4s
+	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
+	WORD $0x4e2bccc8 // fmla v8.4s, v6.4s, v11.4s
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
 	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
-	WORD $0x3d800188 // str q8, [x12]
-	WORD $0xbd4001a5 // ldr s5, [x13]
+	WORD $0x3d800228 // str q8, [x17]
 	WORD $0x3dc001c6 // ldr q6, [x14]
-	WORD $0x8b0801cc // add x12, x14, x8
-	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
-	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
-	WORD $0x4e831844 // uzp1 v4.4s, v2.4s, v3.4s
-	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
+	WORD $0x8b0801d1 // add x17, x14, x8
+	WORD $0x4dd8c9e7 // ld1r { v7.4s }, [x15], x24
+	WORD $0x0dd8ca08 // ld1r { v8.2s }, [x16], x24
+	WORD $0x6e27dd4c // fmul v12.4s, v10.4s, v7.4s
+	WORD $0x0f10a508 // sshll v8.4s, v8.4h, #0x0
+	WORD $0x4ea8bd08 // addp v8.4s, v8.4s, v8.4s
+	WORD $0x4e2ccd26 // fmla v6.4s, v9.4s, v12.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e28dce7 // fmul v7.4s, v7.4s, v8.4s
+	WORD $0x4e2bcce6 // fmla v6.4s, v7.4s, v11.4s
 	WORD $0x3d8001c6 // str q6, [x14]
-	WORD $0xbd4001a5 // ldr s5, [x13]
-	WORD $0x3dc00186 // ldr q6, [x12]
-	WORD $0x8b08018e // add x14, x12, x8
-	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x3dc00226 // ldr q6, [x17]
+	WORD $0x8b08022e // add x14, x17, x8
+	WORD $0x4dd8c9e7 // ld1r { v7.4s }, [x15], x24
+	WORD $0x0dd8ca08 // ld1r { v8.2s }, [x16], x24
+	WORD $0x0f10a508 // sshll v8.4s, v8.4h, #0x0
+	WORD $0x4ea8bd05 // addp v5.4s, v8.4s, v8.4s
+	WORD $0x6e27dd48 // fmul v8.4s, v10.4s, v7.4s
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4e28cc86 // fmla v6.4s, v4.4s, v8.4s
+	WORD $0x6e25dce4 // fmul v4.4s, v7.4s, v5.4s
+	WORD $0x4e831847 // uzp1 v7.4s, v2.4s, v3.4s
+	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
+	WORD $0x4e2bcc86 // fmla v6.4s, v4.4s, v11.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
-	WORD $0x3d800186 // str q6, [x12]
-	WORD $0xbd4001a3 // ldr s3, [x13]
+	WORD $0x3d800226 // str q6, [x17]
 	WORD $0x3dc001c4 // ldr q4, [x14]
-	WORD $0x8b0801cc // add x12, x14, x8
-	WORD $0x8b1801ad // add x13, x13, x24
-	WORD $0x4f839143 // fmul v3.4s, v10.4s, v3.s[0]
-	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0x8b0801d1 // add x17, x14, x8
+	WORD $0x4dd8c9e5 // ld1r { v5.4s }, [x15], x24
+	WORD $0x0dd8ca06 // ld1r { v6.2s }, [x16], x24
+	WORD $0x6e25dd48 // fmul v8.4s, v10.4s, v5.4s
+	WORD $0x0f10a4c6 // sshll v6.4s, v6.4h, #0x0
+	WORD $0x4ea6bcc6 // addp v6.4s, v6.4s, v6.4s
+	WORD $0x4e28cce4 // fmla v4.4s, v7.4s, v8.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
+	WORD $0x4e2bcca4 // fmla v4.4s, v5.4s, v11.4s
 	WORD $0x3d8001c4 // str q4, [x14]
-	WORD $0x54ffe0a1 // b.ne l1
-	WORD $0xf1008339 // subs x25, x25, #0x20
+	WORD $0x3dc00224 // ldr q4, [x17]
+	WORD $0x8b08022e // add x14, x17, x8
+	WORD $0x4dd8c9e5 // ld1r { v5.4s }, [x15], x24
+	WORD $0x0dd8ca06 // ld1r { v6.2s }, [x16], x24
+	WORD $0x0f10a4c6 // sshll v6.4s, v6.4h, #0x0
+	WORD $0x4ea6bcc3 // addp v3.4s, v6.4s, v6.4s
+	WORD $0x6e25dd46 // fmul v6.4s, v10.4s, v5.4s
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x4e26cc44 // fmla v4.4s, v2.4s, v6.4s
+	WORD $0x6e23dca2 // fmul v2.4s, v5.4s, v3.4s
+	WORD $0x4e2bcc44 // fmla v4.4s, v2.4s, v11.4s
+	WORD $0x3d800224 // str q4, [x17]
+	WORD $0x54ffdb41 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
+	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x9100114a // add x10, x10, #0x4
 	WORD $0x910602d6 // add x22, x22, #0x180
-	WORD $0x54ffdfcc // b.gt l0
+	WORD $0x54ffda2c // b.gt l0
 
 l2:
-	RET
-
-// func leastQ5_1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
-TEXT ·leastQ5_1NEON(SB), NOSPLIT, $0-48
-	MOVD y+0(FP), R20
-	MOVD yStride+8(FP), R21
-	MOVD w+16(FP), R22
-	MOVD x+24(FP), R23
-	MOVD xStride+32(FP), R24
-	MOVD in+40(FP), R25
-	WORD $0x52800188 // mov w8, #0xc
-	WORD $0x91001f2a // add x10, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x9b0852a8 // madd x8, x21, x8, x20
-	WORD $0x8b1902e9 // add x9, x23, x25
-	WORD $0x9a99b14b // csel x11, x10, x25, lt
-	WORD $0xd37ffb0a // lsl x10, x24, #1
-	WORD $0x8b8b0d2b // add x11, x9, x11, asr #3
-	WORD $0x8b150a8c // add x12, x20, x21, lsl #2
-	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
-	WORD $0xaa1f03ef // mov x15, xzr
-	WORD $0x52800033 // mov w19, #0x1
-	WORD $0x8b18014e // add x14, x10, x24
-
-l0:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0x2a1303f0 // mov w16, w19
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0xb24001f1 // orr x17, x15, #0x1
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0xaa1903f3 // mov x19, x25
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xaa0b03e0 // mov x0, x11
-	WORD $0xaa1603f5 // mov x21, x22
-	WORD $0xaa0903f7 // mov x23, x9
-	WORD $0xaa0b03fa // mov x26, x11
-
-l1:
-	WORD $0x910582a1 // add x1, x21, #0x160
-	WORD $0xf1008273 // subs x19, x19, #0x20
-	WORD $0x910602b5 // add x21, x21, #0x180
-	WORD $0xfc6f7828 // ldr d8, [x1, x15, lsl #3]
-	WORD $0xfc717829 // ldr d9, [x1, x17, lsl #3]
-	WORD $0x8b180001 // add x1, x0, x24
-	WORD $0x0ddfcb4a // ld1r { v10.2s }, [x26], #4
-	WORD $0x0d40c82b // ld1r { v11.2s }, [x1]
-	WORD $0x8b0a0001 // add x1, x0, x10
-	WORD $0x8b0e0000 // add x0, x0, x14
-	WORD $0xbd4002ee // ldr s14, [x23]
-	WORD $0x0d40c82c // ld1r { v12.2s }, [x1]
-	WORD $0x0d40c80d // ld1r { v13.2s }, [x0]
-	WORD $0xbc786aef // ldr s15, [x23, x24]
-	WORD $0x0e60294a // saddlp v10.2s, v10.4h
-	WORD $0x0e60296b // saddlp v11.2s, v11.4h
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-	WORD $0xaa1a03e0 // mov x0, x26
-	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
-	WORD $0x0e21d96b // scvtf v11.2s, v11.2s
-	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
-	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x6e2edd4a // fmul v10.4s, v10.4s, v14.4s
-	WORD $0xbc6a6aee // ldr s14, [x23, x10]
-	WORD $0x6e2fdd6b // fmul v11.4s, v11.4s, v15.4s
-	WORD $0xbc6e6aef // ldr s15, [x23, x14]
-	WORD $0x910012f7 // add x23, x23, #0x4
-	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
-	WORD $0x6e2fddad // fmul v13.4s, v13.4s, v15.4s
-	WORD $0x4f8a1107 // fmla v7.4s, v8.4s, v10.s[0]
-	WORD $0x4f8a1126 // fmla v6.4s, v9.4s, v10.s[0]
-	WORD $0x4f8b1105 // fmla v5.4s, v8.4s, v11.s[0]
-	WORD $0x4f8b1124 // fmla v4.4s, v9.4s, v11.s[0]
-	WORD $0x4f8c1103 // fmla v3.4s, v8.4s, v12.s[0]
-	WORD $0x4f8c1120 // fmla v0.4s, v9.4s, v12.s[0]
-	WORD $0x4f8d1101 // fmla v1.4s, v8.4s, v13.s[0]
-	WORD $0x4f8d1122 // fmla v2.4s, v9.4s, v13.s[0]
-	WORD $0x54fffb0c // b.gt l1
-	WORD $0xd37cedef // lsl x15, x15, #4
-	WORD $0xd37cee31 // lsl x17, x17, #4
-	WORD $0x2a1f03f3 // mov w19, wzr
-	WORD $0x3cef6a88 // ldr q8, [x20, x15]
-	WORD $0x3cf16a89 // ldr q9, [x20, x17]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3caf6a87 // str q7, [x20, x15]
-	WORD $0x3cb16a86 // str q6, [x20, x17]
-	WORD $0x3cef6986 // ldr q6, [x12, x15]
-	WORD $0x3cf16987 // ldr q7, [x12, x17]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3caf6985 // str q5, [x12, x15]
-	WORD $0x3cb16984 // str q4, [x12, x17]
-	WORD $0x3cef69a4 // ldr q4, [x13, x15]
-	WORD $0x3cf169a5 // ldr q5, [x13, x17]
-	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
-	WORD $0x4e20d4a0 // fadd v0.4s, v5.4s, v0.4s
-	WORD $0x3caf69a3 // str q3, [x13, x15]
-	WORD $0x3cb169a0 // str q0, [x13, x17]
-	WORD $0x3cef6900 // ldr q0, [x8, x15]
-	WORD $0x3cf16903 // ldr q3, [x8, x17]
-	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
-	WORD $0x4e22d461 // fadd v1.4s, v3.4s, v2.4s
-	WORD $0x3caf6900 // str q0, [x8, x15]
-	WORD $0x5280004f // mov w15, #0x2
-	WORD $0x3cb16901 // str q1, [x8, x17]
-	WORD $0x3707f590 // tbnz w16, #0x0, l0
 	RET

@@ -37,41 +37,43 @@ TEXT ·tiledQ2_Kx8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400240b // b.lt l3
+	WORD $0x54002d4b // b.lt l3
 	WORD $0x4f00e460 // movi v0.16b, #0x3
 	WORD $0x0f0085e1 // movi v1.4h, #0xf
 	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0x8b590d2a // add x10, x9, x25, lsr #3
 
 l0:
-	WORD $0x2a1f03ea // mov w10, wzr
-	WORD $0x910102cb // add x11, x22, #0x40
-	WORD $0x910502cc // add x12, x22, #0x140
+	WORD $0x2a1f03eb // mov w11, wzr
+	WORD $0x910102cc // add x12, x22, #0x40
+	WORD $0x910502cd // add x13, x22, #0x140
+	WORD $0x910082ce // add x14, x22, #0x20
 
 l1:
-	WORD $0xaa1f03ed // mov x13, xzr
-	WORD $0x9100416e // add x14, x11, #0x10
+	WORD $0xaa1f03ef // mov x15, xzr
+	WORD $0x91004190 // add x16, x12, #0x10
 
 l2:
-	WORD $0xd37cedaf // lsl x15, x13, #4
-	WORD $0xaa1703f1 // mov x17, x23
+	WORD $0xd37cedf1 // lsl x17, x15, #4
+	WORD $0xaa1703f5 // mov x21, x23
 	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
 	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x8b0f0190 // add x16, x12, x15
+	WORD $0x8b1101b3 // add x19, x13, x17
 	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
 	WORD $0x6f00e411 // movi v17.2d, #0000000000000000
-	WORD $0x3dc00202 // ldr q2, [x16]
-	WORD $0xfd400224 // ldr d4, [x17]
-	WORD $0x8b180231 // add x17, x17, x24
+	WORD $0x3dc00262 // ldr q2, [x19]
+	WORD $0xfd4002a4 // ldr d4, [x21]
+	WORD $0x8b1802b5 // add x21, x21, x24
 	WORD $0x6f00e40e // movi v14.2d, #0000000000000000
 	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
 	WORD $0x6f0c0443 // ushr v3.16b, v2.16b, #0x4
 	WORD $0x4e201c42 // and v2.16b, v2.16b, v0.16b
-	WORD $0xfd400225 // ldr d5, [x17]
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x8b0f028f // add x15, x20, x15
-	WORD $0x8b180233 // add x19, x17, x24
+	WORD $0xfd4002a5 // ldr d5, [x21]
+	WORD $0x8b1802b5 // add x21, x21, x24
+	WORD $0x8b110291 // add x17, x20, x17
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e201c63 // and v3.16b, v3.16b, v0.16b
 	WORD $0x6e1804a4 // mov v4.d[1], v5.d[0]
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
@@ -80,72 +82,72 @@ l2:
 	WORD $0x4e84a548 // smmla v8.4s, v10.16b, v4.16b
 	WORD $0x4e84a569 // smmla v9.4s, v11.16b, v4.16b
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0xfd400222 // ldr d2, [x17]
-	WORD $0xfd400263 // ldr d3, [x19]
-	WORD $0x8b180271 // add x17, x19, x24
+	WORD $0xfd4002a2 // ldr d2, [x21]
+	WORD $0xfd400343 // ldr d3, [x26]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e180462 // mov v2.d[1], v3.d[0]
-	WORD $0x8b180233 // add x19, x17, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e82a546 // smmla v6.4s, v10.16b, v2.16b
 	WORD $0x4e82a567 // smmla v7.4s, v11.16b, v2.16b
-	WORD $0xfd400222 // ldr d2, [x17]
-	WORD $0xfd400263 // ldr d3, [x19]
-	WORD $0x8b180271 // add x17, x19, x24
+	WORD $0xfd4002a2 // ldr d2, [x21]
+	WORD $0xfd400343 // ldr d3, [x26]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e180462 // mov v2.d[1], v3.d[0]
-	WORD $0x8b180233 // add x19, x17, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e82a544 // smmla v4.4s, v10.16b, v2.16b
 	WORD $0x4e82a565 // smmla v5.4s, v11.16b, v2.16b
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xfd40022c // ldr d12, [x17]
-	WORD $0xfd400263 // ldr d3, [x19]
-	WORD $0x8b180271 // add x17, x19, x24
+	WORD $0xfd4002ac // ldr d12, [x21]
+	WORD $0xfd400343 // ldr d3, [x26]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e18046c // mov v12.d[1], v3.d[0]
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xaa1703f1 // mov x17, x23
+	WORD $0xaa1703f5 // mov x21, x23
 	WORD $0x4e8ca542 // smmla v2.4s, v10.16b, v12.16b
 	WORD $0x4e8ca563 // smmla v3.4s, v11.16b, v12.16b
-	WORD $0x3dc0120a // ldr q10, [x16, #0x40]
-	WORD $0xfd40062c // ldr d12, [x17, #0x8]
-	WORD $0x8b180231 // add x17, x17, x24
+	WORD $0x3dc0126a // ldr q10, [x19, #0x40]
+	WORD $0xfd4006ac // ldr d12, [x21, #0x8]
+	WORD $0x8b1802b5 // add x21, x21, x24
 	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #0x4
 	WORD $0x4e201d4a // and v10.16b, v10.16b, v0.16b
 	WORD $0x4e201d6d // and v13.16b, v11.16b, v0.16b
-	WORD $0xfd40062b // ldr d11, [x17, #0x8]
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x8b180233 // add x19, x17, x24
+	WORD $0xfd4006ab // ldr d11, [x21, #0x8]
+	WORD $0x8b1802b5 // add x21, x21, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x6e18056c // mov v12.d[1], v11.d[0]
 	WORD $0x4e8d394b // zip1 v11.4s, v10.4s, v13.4s
 	WORD $0x4e8d794a // zip2 v10.4s, v10.4s, v13.4s
 	WORD $0x4e8ca568 // smmla v8.4s, v11.16b, v12.16b
 	WORD $0x4e8ca549 // smmla v9.4s, v10.16b, v12.16b
-	WORD $0xfd40062c // ldr d12, [x17, #0x8]
-	WORD $0xfd40066d // ldr d13, [x19, #0x8]
-	WORD $0x8b180271 // add x17, x19, x24
+	WORD $0xfd4006ac // ldr d12, [x21, #0x8]
+	WORD $0xfd40074d // ldr d13, [x26, #0x8]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b180233 // add x19, x17, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e8ca566 // smmla v6.4s, v11.16b, v12.16b
 	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
-	WORD $0xfd40062c // ldr d12, [x17, #0x8]
-	WORD $0xfd40066d // ldr d13, [x19, #0x8]
-	WORD $0x8b180271 // add x17, x19, x24
+	WORD $0xfd4006ac // ldr d12, [x21, #0x8]
+	WORD $0xfd40074d // ldr d13, [x26, #0x8]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b180233 // add x19, x17, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e8ca564 // smmla v4.4s, v11.16b, v12.16b
 	WORD $0x4e8ca545 // smmla v5.4s, v10.16b, v12.16b
-	WORD $0xfd40062c // ldr d12, [x17, #0x8]
-	WORD $0xfd40066d // ldr d13, [x19, #0x8]
-	WORD $0x8b180271 // add x17, x19, x24
+	WORD $0xfd4006ac // ldr d12, [x21, #0x8]
+	WORD $0xfd40074d // ldr d13, [x26, #0x8]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0xaa1703f1 // mov x17, x23
+	WORD $0xaa1703f5 // mov x21, x23
 	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
 	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
-	WORD $0x3dc0020a // ldr q10, [x16]
-	WORD $0xfd400a2c // ldr d12, [x17, #0x10]
-	WORD $0x8b180231 // add x17, x17, x24
+	WORD $0x3dc0026a // ldr q10, [x19]
+	WORD $0xfd400aac // ldr d12, [x21, #0x10]
+	WORD $0x8b1802b5 // add x21, x21, x24
 	WORD $0x6f0e054b // ushr v11.16b, v10.16b, #0x2
 	WORD $0x6f0a054a // ushr v10.16b, v10.16b, #0x6
-	WORD $0xfd400a2d // ldr d13, [x17, #0x10]
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x8b180233 // add x19, x17, x24
+	WORD $0xfd400aad // ldr d13, [x21, #0x10]
+	WORD $0x8b1802b5 // add x21, x21, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e201d6b // and v11.16b, v11.16b, v0.16b
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
 	WORD $0x6f00e40d // movi v13.2d, #0000000000000000
@@ -154,352 +156,255 @@ l2:
 	WORD $0x4e8ca650 // smmla v16.4s, v18.16b, v12.16b
 	WORD $0x4e8ca671 // smmla v17.4s, v19.16b, v12.16b
 	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
-	WORD $0xfd400a2a // ldr d10, [x17, #0x10]
-	WORD $0xfd400a6b // ldr d11, [x19, #0x10]
-	WORD $0x8b180271 // add x17, x19, x24
+	WORD $0xfd400aaa // ldr d10, [x21, #0x10]
+	WORD $0xfd400b4b // ldr d11, [x26, #0x10]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e18056a // mov v10.d[1], v11.d[0]
-	WORD $0x8b180233 // add x19, x17, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e8aa64e // smmla v14.4s, v18.16b, v10.16b
 	WORD $0x4e8aa66f // smmla v15.4s, v19.16b, v10.16b
-	WORD $0xfd400a2a // ldr d10, [x17, #0x10]
-	WORD $0xfd400a6b // ldr d11, [x19, #0x10]
-	WORD $0x8b180271 // add x17, x19, x24
+	WORD $0xfd400aaa // ldr d10, [x21, #0x10]
+	WORD $0xfd400b4b // ldr d11, [x26, #0x10]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e18056a // mov v10.d[1], v11.d[0]
-	WORD $0x8b180233 // add x19, x17, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e8aa64c // smmla v12.4s, v18.16b, v10.16b
 	WORD $0x4e8aa66d // smmla v13.4s, v19.16b, v10.16b
 	WORD $0x6f00e40a // movi v10.2d, #0000000000000000
-	WORD $0xfd400a34 // ldr d20, [x17, #0x10]
-	WORD $0xfd400a6b // ldr d11, [x19, #0x10]
-	WORD $0x8b180271 // add x17, x19, x24
+	WORD $0xfd400ab4 // ldr d20, [x21, #0x10]
+	WORD $0xfd400b4b // ldr d11, [x26, #0x10]
+	WORD $0x8b180355 // add x21, x26, x24
+	WORD $0xd37ef5fa // lsl x26, x15, #2
 	WORD $0x6e180574 // mov v20.d[1], v11.d[0]
 	WORD $0x6f00e40b // movi v11.2d, #0000000000000000
+	WORD $0x8b1a0180 // add x0, x12, x26
 	WORD $0x4e94a64a // smmla v10.4s, v18.16b, v20.16b
 	WORD $0x4e94a66b // smmla v11.4s, v19.16b, v20.16b
-	WORD $0x3dc01212 // ldr q18, [x16, #0x40]
-	WORD $0xaa1703f0 // mov x16, x23
-	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0xfd400e15 // ldr d21, [x16, #0x18]
+	WORD $0x3dc01272 // ldr q18, [x19, #0x40]
+	WORD $0xaa1703f3 // mov x19, x23
+	WORD $0xfd400e74 // ldr d20, [x19, #0x18]
 	WORD $0x6f0e0653 // ushr v19.16b, v18.16b, #0x2
-	WORD $0x6f0a0654 // ushr v20.16b, v18.16b, #0x6
-	WORD $0xfd400e36 // ldr d22, [x17, #0x18]
-	WORD $0x8b180230 // add x16, x17, x24
-	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e201e73 // and v19.16b, v19.16b, v0.16b
-	WORD $0x6e1806d5 // mov v21.d[1], v22.d[0]
-	WORD $0x4e943a72 // zip1 v18.4s, v19.4s, v20.4s
-	WORD $0x4e947a73 // zip2 v19.4s, v19.4s, v20.4s
-	WORD $0x4e95a650 // smmla v16.4s, v18.16b, v21.16b
-	WORD $0x4e95a671 // smmla v17.4s, v19.16b, v21.16b
-	WORD $0x4e911a16 // uzp1 v22.4s, v16.4s, v17.4s
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x6f0a0652 // ushr v18.16b, v18.16b, #0x6
+	WORD $0x4e201e75 // and v21.16b, v19.16b, v0.16b
+	WORD $0xfd400e73 // ldr d19, [x19, #0x18]
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x6e180674 // mov v20.d[1], v19.d[0]
+	WORD $0x4e923ab3 // zip1 v19.4s, v21.4s, v18.4s
+	WORD $0x4e927ab2 // zip2 v18.4s, v21.4s, v18.4s
+	WORD $0x4e94a670 // smmla v16.4s, v19.16b, v20.16b
+	WORD $0x4e94a651 // smmla v17.4s, v18.16b, v20.16b
+	WORD $0x4e911a1d // uzp1 v29.4s, v16.4s, v17.4s
 	WORD $0x4e915a10 // uzp2 v16.4s, v16.4s, v17.4s
-	WORD $0xfd400e14 // ldr d20, [x16, #0x18]
-	WORD $0xfd400e35 // ldr d21, [x17, #0x18]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0xfd400e74 // ldr d20, [x19, #0x18]
+	WORD $0xfd400eb5 // ldr d21, [x21, #0x18]
+	WORD $0x8b1802b3 // add x19, x21, x24
 	WORD $0x6e1806b4 // mov v20.d[1], v21.d[0]
-	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e94a64e // smmla v14.4s, v18.16b, v20.16b
-	WORD $0x4e94a66f // smmla v15.4s, v19.16b, v20.16b
-	WORD $0xfd400e14 // ldr d20, [x16, #0x18]
-	WORD $0xfd400e35 // ldr d21, [x17, #0x18]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x4e94a66e // smmla v14.4s, v19.16b, v20.16b
+	WORD $0x4e94a64f // smmla v15.4s, v18.16b, v20.16b
+	WORD $0xfd400e74 // ldr d20, [x19, #0x18]
+	WORD $0xfd400eb5 // ldr d21, [x21, #0x18]
+	WORD $0x8b1802b3 // add x19, x21, x24
 	WORD $0x6e1806b4 // mov v20.d[1], v21.d[0]
-	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e94a64c // smmla v12.4s, v18.16b, v20.16b
-	WORD $0x4e94a66d // smmla v13.4s, v19.16b, v20.16b
-	WORD $0xfd400e14 // ldr d20, [x16, #0x18]
-	WORD $0xfd400e35 // ldr d21, [x17, #0x18]
-	WORD $0x8b180230 // add x16, x17, x24
-	WORD $0x8b0801f1 // add x17, x15, x8
+	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x4e94a66c // smmla v12.4s, v19.16b, v20.16b
+	WORD $0x4e94a64d // smmla v13.4s, v18.16b, v20.16b
+	WORD $0xfd400e74 // ldr d20, [x19, #0x18]
+	WORD $0xfd400eb5 // ldr d21, [x21, #0x18]
+	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xaa0a03f5 // mov x21, x10
 	WORD $0x6e1806b4 // mov v20.d[1], v21.d[0]
-	WORD $0x4e891915 // uzp1 v21.4s, v8.4s, v9.4s
+	WORD $0xaa0903f3 // mov x19, x9
+	WORD $0x4e94a66a // smmla v10.4s, v19.16b, v20.16b
+	WORD $0x4e94a64b // smmla v11.4s, v18.16b, v20.16b
+	WORD $0x4e891914 // uzp1 v20.4s, v8.4s, v9.4s
 	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0xaa0903f0 // mov x16, x9
-	WORD $0x4e94a64a // smmla v10.4s, v18.16b, v20.16b
-	WORD $0x4e94a66b // smmla v11.4s, v19.16b, v20.16b
-	WORD $0xbc6d7972 // ldr s18, [x11, x13, lsl #2]
-	WORD $0xbc6d79d3 // ldr s19, [x14, x13, lsl #2]
+	WORD $0xbd400012 // ldr s18, [x0]
+	WORD $0xbc7a6a13 // ldr s19, [x16, x26]
+	WORD $0xfc6f7ad6 // ldr d22, [x22, x15, lsl #3]
+	WORD $0xbd400015 // ldr s21, [x0]
+	WORD $0xbd401017 // ldr s23, [x0, #0x10]
 	WORD $0x2f08a652 // ushll v18.8h, v18.8b, #0x0
-	WORD $0x2f08a674 // ushll v20.8h, v19.8b, #0x0
+	WORD $0x2f08a673 // ushll v19.8h, v19.8b, #0x0
+	WORD $0xfc6f79d8 // ldr d24, [x14, x15, lsl #3]
+	WORD $0x2f08a6b5 // ushll v21.8h, v21.8b, #0x0
+	WORD $0x2f08a6f7 // ushll v23.8h, v23.8b, #0x0
+	WORD $0x3dc00239 // ldr q25, [x17]
+	WORD $0x4dd8ca7a // ld1r { v26.4s }, [x19], x24
 	WORD $0x0e211e52 // and v18.8b, v18.8b, v1.8b
-	WORD $0x2f10a653 // ushll v19.4s, v18.4h, #0x0
-	WORD $0x0e211e92 // and v18.8b, v20.8b, v1.8b
-	WORD $0x4eb39eb5 // mul v21.4s, v21.4s, v19.4s
-	WORD $0x2f10a654 // ushll v20.4s, v18.4h, #0x0
-	WORD $0xfc6d7ad2 // ldr d18, [x22, x13, lsl #3]
-	WORD $0x4eb39d08 // mul v8.4s, v8.4s, v19.4s
-	WORD $0x3dc001e9 // ldr q9, [x15]
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x910005ad // add x13, x13, #0x1
-	WORD $0xf10011bf // cmp x13, #0x4
-	WORD $0x4eb496d5 // mla v21.4s, v22.4s, v20.4s
-	WORD $0xbd400216 // ldr s22, [x16]
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x4eb49608 // mla v8.4s, v16.4s, v20.4s
-	WORD $0x4e8718d0 // uzp1 v16.4s, v6.4s, v7.4s
-	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
-	WORD $0x4f969256 // fmul v22.4s, v18.4s, v22.s[0]
-	WORD $0x4e21dab5 // scvtf v21.4s, v21.4s
+	WORD $0x0dd8cabb // ld1r { v27.2s }, [x21], x24
+	WORD $0x0e211e73 // and v19.8b, v19.8b, v1.8b
+	WORD $0x2f1c06bc // ushr v28.4h, v21.4h, #0x4
+	WORD $0x2f1c06f7 // ushr v23.4h, v23.4h, #0x4
+	WORD $0x8b08023a // add x26, x17, x8
+	WORD $0x910005ef // add x15, x15, #0x1
+	WORD $0x2f10a652 // ushll v18.4s, v18.4h, #0x0
+	WORD $0x0f10a77b // sshll v27.4s, v27.4h, #0x0
+	WORD $0xf10011ff // cmp x15, #0x4
+	WORD $0x2f10a675 // ushll v21.4s, v19.4h, #0x0
+	WORD $0x2f10a793 // ushll v19.4s, v28.4h, #0x0
+	WORD $0x2f10a6f7 // ushll v23.4s, v23.4h, #0x0
+	WORD $0x4eb29e9e // mul v30.4s, v20.4s, v18.4s
+	WORD $0x0e217ad4 // fcvtl v20.4s, v22.4h
+	WORD $0x0e21db7b // scvtf v27.2s, v27.2s
+	WORD $0x6e21da76 // ucvtf v22.4s, v19.4s
+	WORD $0x6e21daf7 // ucvtf v23.4s, v23.4s
+	WORD $0x0e217b13 // fcvtl v19.4s, v24.4h
+	WORD $0x4eb29d08 // mul v8.4s, v8.4s, v18.4s
+	WORD $0x4eb597be // mla v30.4s, v29.4s, v21.4s
+	WORD $0x6e3ade98 // fmul v24.4s, v20.4s, v26.4s
+	WORD $0x4f9b92dc // fmul v28.4s, v22.4s, v27.s[0]
+	WORD $0x4fbb92fb // fmul v27.4s, v23.4s, v27.s[1]
+	WORD $0x6e3ade7a // fmul v26.4s, v19.4s, v26.4s
+	WORD $0x4eb59608 // mla v8.4s, v16.4s, v21.4s
+	WORD $0x4e21dbdd // scvtf v29.4s, v30.4s
 	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x4eb39cc6 // mul v6.4s, v6.4s, v19.4s
-	WORD $0x4e36cea9 // fmla v9.4s, v21.4s, v22.4s
-	WORD $0x3d8001e9 // str q9, [x15]
-	WORD $0xbd400209 // ldr s9, [x16]
-	WORD $0x3dc00231 // ldr q17, [x17]
-	WORD $0x8b08022f // add x15, x17, x8
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x4f899249 // fmul v9.4s, v18.4s, v9.s[0]
-	WORD $0x4e29cd11 // fmla v17.4s, v8.4s, v9.4s
-	WORD $0x4e8f19c8 // uzp1 v8.4s, v14.4s, v15.4s
-	WORD $0x4eb39e09 // mul v9.4s, v16.4s, v19.4s
-	WORD $0x3d800231 // str q17, [x17]
-	WORD $0x3dc001e7 // ldr q7, [x15]
-	WORD $0x8b0801f1 // add x17, x15, x8
-	WORD $0x4eb49509 // mla v9.4s, v8.4s, v20.4s
-	WORD $0xbd400208 // ldr s8, [x16]
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x4f889248 // fmul v8.4s, v18.4s, v8.s[0]
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x4e28cd27 // fmla v7.4s, v9.4s, v8.4s
-	WORD $0x4e8f59c8 // uzp2 v8.4s, v14.4s, v15.4s
-	WORD $0x3d8001e7 // str q7, [x15]
-	WORD $0xbd400207 // ldr s7, [x16]
+	WORD $0x4e38cfb9 // fmla v25.4s, v29.4s, v24.4s
+	WORD $0x4e3bd798 // fadd v24.4s, v28.4s, v27.4s
+	WORD $0x4eb8cf59 // fmls v25.4s, v26.4s, v24.4s
+	WORD $0x3d800239 // str q25, [x17]
+	WORD $0x3dc00349 // ldr q9, [x26]
+	WORD $0x8b080351 // add x17, x26, x8
+	WORD $0x4dd8ca78 // ld1r { v24.4s }, [x19], x24
+	WORD $0x0dd8cab9 // ld1r { v25.2s }, [x21], x24
+	WORD $0x0f10a731 // sshll v17.4s, v25.4h, #0x0
+	WORD $0x0e21da30 // scvtf v16.2s, v17.2s
+	WORD $0x6e38de91 // fmul v17.4s, v20.4s, v24.4s
+	WORD $0x6e38de78 // fmul v24.4s, v19.4s, v24.4s
+	WORD $0x4f9092d9 // fmul v25.4s, v22.4s, v16.s[0]
+	WORD $0x4fb092f0 // fmul v16.4s, v23.4s, v16.s[1]
+	WORD $0x4e31cd09 // fmla v9.4s, v8.4s, v17.4s
+	WORD $0x4e30d728 // fadd v8.4s, v25.4s, v16.4s
+	WORD $0x4ea8cf09 // fmls v9.4s, v24.4s, v8.4s
+	WORD $0x4e8718c8 // uzp1 v8.4s, v6.4s, v7.4s
+	WORD $0x4e8f19d8 // uzp1 v24.4s, v14.4s, v15.4s
+	WORD $0x3d800349 // str q9, [x26]
 	WORD $0x3dc00229 // ldr q9, [x17]
-	WORD $0x8b08022f // add x15, x17, x8
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x4eb49506 // mla v6.4s, v8.4s, v20.4s
-	WORD $0x4f879247 // fmul v7.4s, v18.4s, v7.s[0]
-	WORD $0x4e851888 // uzp1 v8.4s, v4.4s, v5.4s
-	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
+	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
+	WORD $0x4dd8ca70 // ld1r { v16.4s }, [x19], x24
+	WORD $0x8b08023a // add x26, x17, x8
+	WORD $0x0dd8cab1 // ld1r { v17.2s }, [x21], x24
+	WORD $0x4eb29d08 // mul v8.4s, v8.4s, v18.4s
+	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
+	WORD $0x4eb29cc6 // mul v6.4s, v6.4s, v18.4s
+	WORD $0x0f10a631 // sshll v17.4s, v17.4h, #0x0
+	WORD $0x4eb59708 // mla v8.4s, v24.4s, v21.4s
+	WORD $0x6e30de98 // fmul v24.4s, v20.4s, v16.4s
+	WORD $0x6e30de70 // fmul v16.4s, v19.4s, v16.4s
+	WORD $0x0e21da31 // scvtf v17.2s, v17.2s
+	WORD $0x4eb595c6 // mla v6.4s, v14.4s, v21.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x4f9192d9 // fmul v25.4s, v22.4s, v17.s[0]
+	WORD $0x4fb192f1 // fmul v17.4s, v23.4s, v17.s[1]
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x4eb39c84 // mul v4.4s, v4.4s, v19.4s
-	WORD $0x4e27ccc9 // fmla v9.4s, v6.4s, v7.4s
-	WORD $0x4e8d1986 // uzp1 v6.4s, v12.4s, v13.4s
-	WORD $0x4eb39d07 // mul v7.4s, v8.4s, v19.4s
+	WORD $0x4e38cd09 // fmla v9.4s, v8.4s, v24.4s
+	WORD $0x4e31d728 // fadd v8.4s, v25.4s, v17.4s
+	WORD $0x4ea8ce09 // fmls v9.4s, v16.4s, v8.4s
 	WORD $0x3d800229 // str q9, [x17]
-	WORD $0x3dc001e5 // ldr q5, [x15]
-	WORD $0x8b0801f1 // add x17, x15, x8
-	WORD $0x4eb494c7 // mla v7.4s, v6.4s, v20.4s
-	WORD $0xbd400206 // ldr s6, [x16]
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x4f869246 // fmul v6.4s, v18.4s, v6.s[0]
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x4e26cce5 // fmla v5.4s, v7.4s, v6.4s
-	WORD $0x4e8d5986 // uzp2 v6.4s, v12.4s, v13.4s
-	WORD $0x3d8001e5 // str q5, [x15]
-	WORD $0xbd400205 // ldr s5, [x16]
+	WORD $0x3dc00347 // ldr q7, [x26]
+	WORD $0x8b080351 // add x17, x26, x8
+	WORD $0x4dd8ca68 // ld1r { v8.4s }, [x19], x24
+	WORD $0x0dd8caa9 // ld1r { v9.2s }, [x21], x24
+	WORD $0x6e28de8e // fmul v14.4s, v20.4s, v8.4s
+	WORD $0x6e28de68 // fmul v8.4s, v19.4s, v8.4s
+	WORD $0x0f10a529 // sshll v9.4s, v9.4h, #0x0
+	WORD $0x0e21d929 // scvtf v9.2s, v9.2s
+	WORD $0x4e2eccc7 // fmla v7.4s, v6.4s, v14.4s
+	WORD $0x4e8d198e // uzp1 v14.4s, v12.4s, v13.4s
+	WORD $0x4f8992cf // fmul v15.4s, v22.4s, v9.s[0]
+	WORD $0x4fa992e9 // fmul v9.4s, v23.4s, v9.s[1]
+	WORD $0x4e29d5e6 // fadd v6.4s, v15.4s, v9.4s
+	WORD $0x4ea6cd07 // fmls v7.4s, v8.4s, v6.4s
+	WORD $0x4e851886 // uzp1 v6.4s, v4.4s, v5.4s
+	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
+	WORD $0x3d800347 // str q7, [x26]
 	WORD $0x3dc00227 // ldr q7, [x17]
-	WORD $0x8b08022f // add x15, x17, x8
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x4eb494c4 // mla v4.4s, v6.4s, v20.4s
-	WORD $0x4f859245 // fmul v5.4s, v18.4s, v5.s[0]
-	WORD $0x4e831846 // uzp1 v6.4s, v2.4s, v3.4s
-	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x4eb39c42 // mul v2.4s, v2.4s, v19.4s
-	WORD $0x4e25cc87 // fmla v7.4s, v4.4s, v5.4s
-	WORD $0x4e8b1944 // uzp1 v4.4s, v10.4s, v11.4s
-	WORD $0x4eb39cc5 // mul v5.4s, v6.4s, v19.4s
+	WORD $0x8b08023a // add x26, x17, x8
+	WORD $0x4dd8ca68 // ld1r { v8.4s }, [x19], x24
+	WORD $0x0dd8caa9 // ld1r { v9.2s }, [x21], x24
+	WORD $0x4eb29cc6 // mul v6.4s, v6.4s, v18.4s
+	WORD $0x4eb29c84 // mul v4.4s, v4.4s, v18.4s
+	WORD $0x0f10a529 // sshll v9.4s, v9.4h, #0x0
+	WORD $0x4eb595c6 // mla v6.4s, v14.4s, v21.4s
+	WORD $0x6e28de8e // fmul v14.4s, v20.4s, v8.4s
+	WORD $0x6e28de68 // fmul v8.4s, v19.4s, v8.4s
+	WORD $0x0e21d929 // scvtf v9.2s, v9.2s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x4f8992cf // fmul v15.4s, v22.4s, v9.s[0]
+	WORD $0x4fa992e9 // fmul v9.4s, v23.4s, v9.s[1]
+	WORD $0x4e2eccc7 // fmla v7.4s, v6.4s, v14.4s
+	WORD $0x4e29d5e6 // fadd v6.4s, v15.4s, v9.4s
+	WORD $0x4ea6cd07 // fmls v7.4s, v8.4s, v6.4s
+	WORD $0x4e8d5988 // uzp2 v8.4s, v12.4s, v13.4s
 	WORD $0x3d800227 // str q7, [x17]
-	WORD $0x3dc001e3 // ldr q3, [x15]
-	WORD $0x8b0801f1 // add x17, x15, x8
-	WORD $0x4eb49485 // mla v5.4s, v4.4s, v20.4s
-	WORD $0xbd400204 // ldr s4, [x16]
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x4f849244 // fmul v4.4s, v18.4s, v4.s[0]
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x4e24cca3 // fmla v3.4s, v5.4s, v4.4s
-	WORD $0x4e8b5944 // uzp2 v4.4s, v10.4s, v11.4s
-	WORD $0x3d8001e3 // str q3, [x15]
-	WORD $0xbd400203 // ldr s3, [x16]
-	WORD $0x8b08022f // add x15, x17, x8
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x4eb49482 // mla v2.4s, v4.4s, v20.4s
-	WORD $0x4f839243 // fmul v3.4s, v18.4s, v3.s[0]
-	WORD $0x3dc00224 // ldr q4, [x17]
+	WORD $0x3dc00345 // ldr q5, [x26]
+	WORD $0x8b080351 // add x17, x26, x8
+	WORD $0x4dd8ca66 // ld1r { v6.4s }, [x19], x24
+	WORD $0x0dd8caa7 // ld1r { v7.2s }, [x21], x24
+	WORD $0x4eb59504 // mla v4.4s, v8.4s, v21.4s
+	WORD $0x6e26de88 // fmul v8.4s, v20.4s, v6.4s
+	WORD $0x6e26de66 // fmul v6.4s, v19.4s, v6.4s
+	WORD $0x0f10a4e7 // sshll v7.4s, v7.4h, #0x0
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x0e21d8e7 // scvtf v7.2s, v7.2s
+	WORD $0x4e28cc85 // fmla v5.4s, v4.4s, v8.4s
+	WORD $0x4e8b1948 // uzp1 v8.4s, v10.4s, v11.4s
+	WORD $0x4f8792c9 // fmul v9.4s, v22.4s, v7.s[0]
+	WORD $0x4fa792e7 // fmul v7.4s, v23.4s, v7.s[1]
+	WORD $0x4e27d524 // fadd v4.4s, v9.4s, v7.4s
+	WORD $0x4ea4ccc5 // fmls v5.4s, v6.4s, v4.4s
+	WORD $0x4e831844 // uzp1 v4.4s, v2.4s, v3.4s
+	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
+	WORD $0x3d800345 // str q5, [x26]
+	WORD $0x3dc00225 // ldr q5, [x17]
+	WORD $0x4dd8ca66 // ld1r { v6.4s }, [x19], x24
+	WORD $0x0dd8caa7 // ld1r { v7.2s }, [x21], x24
+	WORD $0x4eb29c84 // mul v4.4s, v4.4s, v18.4s
+	WORD $0x4eb29c42 // mul v2.4s, v2.4s, v18.4s
+	WORD $0x0f10a4e7 // sshll v7.4s, v7.4h, #0x0
+	WORD $0x4eb59504 // mla v4.4s, v8.4s, v21.4s
+	WORD $0x6e26de88 // fmul v8.4s, v20.4s, v6.4s
+	WORD $0x6e26de66 // fmul v6.4s, v19.4s, v6.4s
+	WORD $0x0e21d8e7 // scvtf v7.2s, v7.2s
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4f8792c9 // fmul v9.4s, v22.4s, v7.s[0]
+	WORD $0x4fa792e7 // fmul v7.4s, v23.4s, v7.s[1]
+	WORD $0x4e28cc85 // fmla v5.4s, v4.4s, v8.4s
+	WORD $0x4e27d524 // fadd v4.4s, v9.4s, v7.4s
+	WORD $0x4ea4ccc5 // fmls v5.4s, v6.4s, v4.4s
+	WORD $0x4e8b5946 // uzp2 v6.4s, v10.4s, v11.4s
+	WORD $0x3d800225 // str q5, [x17]
+	WORD $0x8b080231 // add x17, x17, x8
+	WORD $0x3dc00223 // ldr q3, [x17]
+	WORD $0x4dd8ca64 // ld1r { v4.4s }, [x19], x24
+	WORD $0x0dd8caa5 // ld1r { v5.2s }, [x21], x24
+	WORD $0x4eb594c2 // mla v2.4s, v6.4s, v21.4s
+	WORD $0x6e24de86 // fmul v6.4s, v20.4s, v4.4s
+	WORD $0x6e24de64 // fmul v4.4s, v19.4s, v4.4s
+	WORD $0x8b080235 // add x21, x17, x8
+	WORD $0x0f10a4a5 // sshll v5.4s, v5.4h, #0x0
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
-	WORD $0x3d800224 // str q4, [x17]
-	WORD $0x54ffde81 // b.ne l2
-	WORD $0x1100054a // add w10, w10, #0x1
-	WORD $0x9100816b // add x11, x11, #0x20
-	WORD $0x9102018c // add x12, x12, #0x80
-	WORD $0x7100215f // cmp w10, #0x8
+	WORD $0x0e21d8a5 // scvtf v5.2s, v5.2s
+	WORD $0x4e26cc43 // fmla v3.4s, v2.4s, v6.4s
+	WORD $0x4f8592c7 // fmul v7.4s, v22.4s, v5.s[0]
+	WORD $0x4fa592e5 // fmul v5.4s, v23.4s, v5.s[1]
+	WORD $0x4e25d4e2 // fadd v2.4s, v7.4s, v5.4s
+	WORD $0x4ea2cc83 // fmls v3.4s, v4.4s, v2.4s
+	WORD $0x3d800223 // str q3, [x17]
+	WORD $0x54ffd5a1 // b.ne l2
+	WORD $0x1100056b // add w11, w11, #0x1
+	WORD $0x9100818c // add x12, x12, #0x20
+	WORD $0x910201ad // add x13, x13, #0x80
+	WORD $0x7100217f // cmp w11, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
-	WORD $0x54ffdd61 // b.ne l1
+	WORD $0x9100114a // add x10, x10, #0x4
+	WORD $0x54ffd461 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x911502d6 // add x22, x22, #0x540
-	WORD $0x54ffdcac // b.gt l0
+	WORD $0x54ffd38c // b.gt l0
 
 l3:
-	RET
-
-// func leastQ2_KNEON(y *float32, yStride int, w, x *byte, xStride, in int)
-TEXT ·leastQ2_KNEON(SB), NOSPLIT, $0-48
-	MOVD y+0(FP), R20
-	MOVD yStride+8(FP), R21
-	MOVD w+16(FP), R22
-	MOVD x+24(FP), R23
-	MOVD xStride+32(FP), R24
-	MOVD in+40(FP), R25
-	WORD $0x52800188 // mov w8, #0xc
-	WORD $0x91001f2a // add x10, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x9b0852a8 // madd x8, x21, x8, x20
-	WORD $0x8b1902e9 // add x9, x23, x25
-	WORD $0x9a99b14b // csel x11, x10, x25, lt
-	WORD $0xd37ffb0a // lsl x10, x24, #1
-	WORD $0x8b8b0d2b // add x11, x9, x11, asr #3
-	WORD $0x8b150a8c // add x12, x20, x21, lsl #2
-	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
-	WORD $0xaa1f03ef // mov x15, xzr
-	WORD $0x52800035 // mov w21, #0x1
-	WORD $0x8b18014e // add x14, x10, x24
-
-l0:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xd37ef5f3 // lsl x19, x15, #2
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0x2a1503f0 // mov w16, w21
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0xb24001f1 // orr x17, x15, #0x1
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xaa1903f5 // mov x21, x25
-	WORD $0xaa1603f7 // mov x23, x22
-	WORD $0xaa0b03e4 // mov x4, x11
-	WORD $0xaa0903e0 // mov x0, x9
-
-l1:
-	WORD $0x910082e1 // add x1, x23, #0x20
-	WORD $0x2a1f03fa // mov w26, wzr
-	WORD $0xaa0403e2 // mov x2, x4
-	WORD $0xfc6f7828 // ldr d8, [x1, x15, lsl #3]
-	WORD $0xfc717829 // ldr d9, [x1, x17, lsl #3]
-	WORD $0x8b1302e1 // add x1, x23, x19
-	WORD $0x91010021 // add x1, x1, #0x40
-	WORD $0xaa0003e3 // mov x3, x0
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-
-l2:
-	WORD $0x2d402c2a // ldp s10, s11, [x1]
-	WORD $0x8b180085 // add x5, x4, x24
-	WORD $0x2d42342c // ldp s12, s13, [x1, #0x10]
-	WORD $0x1100075a // add w26, w26, #0x1
-	WORD $0x0ddfc84f // ld1r { v15.2s }, [x2], #4
-	WORD $0x7100235f // cmp w26, #0x8
-	WORD $0x2f08a54e // ushll v14.8h, v10.8b, #0x0
-	WORD $0x2f08a56b // ushll v11.8h, v11.8b, #0x0
-	WORD $0x91008021 // add x1, x1, #0x20
-	WORD $0x2f08a58c // ushll v12.8h, v12.8b, #0x0
-	WORD $0x2f08a5ad // ushll v13.8h, v13.8b, #0x0
-	WORD $0x4ddfc86a // ld1r { v10.4s }, [x3], #4
-	WORD $0x0d40c8b0 // ld1r { v16.2s }, [x5]
-	WORD $0x2f1c05ce // ushr v14.4h, v14.4h, #0x4
-	WORD $0x2f1c056b // ushr v11.4h, v11.4h, #0x4
-	WORD $0x8b0a0085 // add x5, x4, x10
-	WORD $0x2f1c058c // ushr v12.4h, v12.4h, #0x4
-	WORD $0x2f1c05ad // ushr v13.4h, v13.4h, #0x4
-	WORD $0x0f10a5ef // sshll v15.4s, v15.4h, #0x0
-	WORD $0x8b0e0084 // add x4, x4, x14
-	WORD $0x0f10a610 // sshll v16.4s, v16.4h, #0x0
-	WORD $0x0d40c8b1 // ld1r { v17.2s }, [x5]
-	WORD $0x2f10a5ce // ushll v14.4s, v14.4h, #0x0
-	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
-	WORD $0x0d40c892 // ld1r { v18.2s }, [x4]
-	WORD $0x2f10a58c // ushll v12.4s, v12.4h, #0x0
-	WORD $0x2f10a5ad // ushll v13.4s, v13.4h, #0x0
-	WORD $0x0e21d9ef // scvtf v15.2s, v15.2s
-	WORD $0x0e21da10 // scvtf v16.2s, v16.2s
-	WORD $0x0f10a631 // sshll v17.4s, v17.4h, #0x0
-	WORD $0xbc786819 // ldr s25, [x0, x24]
-	WORD $0x6e21d9ce // ucvtf v14.4s, v14.4s
-	WORD $0x6e21d96b // ucvtf v11.4s, v11.4s
-	WORD $0x0f10a652 // sshll v18.4s, v18.4h, #0x0
-	WORD $0x6e21d98c // ucvtf v12.4s, v12.4s
-	WORD $0x6e21d9ad // ucvtf v13.4s, v13.4s
-	WORD $0xaa0203e4 // mov x4, x2
-	WORD $0x0e21da31 // scvtf v17.2s, v17.2s
-	WORD $0x0e21da52 // scvtf v18.2s, v18.2s
-	WORD $0x4f8f91d3 // fmul v19.4s, v14.4s, v15.s[0]
-	WORD $0x4f8f9175 // fmul v21.4s, v11.4s, v15.s[0]
-	WORD $0x4f9091d6 // fmul v22.4s, v14.4s, v16.s[0]
-	WORD $0x4faf9194 // fmul v20.4s, v12.4s, v15.s[1]
-	WORD $0x4faf91af // fmul v15.4s, v13.4s, v15.s[1]
-	WORD $0x4fb09197 // fmul v23.4s, v12.4s, v16.s[1]
-	WORD $0x4f909178 // fmul v24.4s, v11.4s, v16.s[0]
-	WORD $0x4fb091b0 // fmul v16.4s, v13.4s, v16.s[1]
-	WORD $0x4e34d673 // fadd v19.4s, v19.4s, v20.4s
-	WORD $0x4f9191d4 // fmul v20.4s, v14.4s, v17.s[0]
-	WORD $0x4e2fd6af // fadd v15.4s, v21.4s, v15.4s
-	WORD $0x4fb19195 // fmul v21.4s, v12.4s, v17.s[1]
-	WORD $0x4e37d6d6 // fadd v22.4s, v22.4s, v23.4s
-	WORD $0x4f919177 // fmul v23.4s, v11.4s, v17.s[0]
-	WORD $0x4fb191b1 // fmul v17.4s, v13.4s, v17.s[1]
-	WORD $0x4f9291ce // fmul v14.4s, v14.4s, v18.s[0]
-	WORD $0x4fb2918c // fmul v12.4s, v12.4s, v18.s[1]
-	WORD $0x4f92916b // fmul v11.4s, v11.4s, v18.s[0]
-	WORD $0x4fb291ad // fmul v13.4s, v13.4s, v18.s[1]
-	WORD $0x4e30d710 // fadd v16.4s, v24.4s, v16.4s
-	WORD $0xbc6a6818 // ldr s24, [x0, x10]
-	WORD $0xbc6e6812 // ldr s18, [x0, x14]
-	WORD $0xaa0303e0 // mov x0, x3
-	WORD $0x4e35d694 // fadd v20.4s, v20.4s, v21.4s
-	WORD $0x6e2add15 // fmul v21.4s, v8.4s, v10.4s
-	WORD $0x6e2add2a // fmul v10.4s, v9.4s, v10.4s
-	WORD $0x4e31d6f1 // fadd v17.4s, v23.4s, v17.4s
-	WORD $0x4f999117 // fmul v23.4s, v8.4s, v25.s[0]
-	WORD $0x4f999139 // fmul v25.4s, v9.4s, v25.s[0]
-	WORD $0x4e2cd5cc // fadd v12.4s, v14.4s, v12.4s
-	WORD $0x4f98910e // fmul v14.4s, v8.4s, v24.s[0]
-	WORD $0x4f989138 // fmul v24.4s, v9.4s, v24.s[0]
-	WORD $0x4e2dd56b // fadd v11.4s, v11.4s, v13.4s
-	WORD $0x4f92910d // fmul v13.4s, v8.4s, v18.s[0]
-	WORD $0x4f929132 // fmul v18.4s, v9.4s, v18.s[0]
-	WORD $0x4eb3cea7 // fmls v7.4s, v21.4s, v19.4s
-	WORD $0x4eafcd46 // fmls v6.4s, v10.4s, v15.4s
-	WORD $0x4eb6cee5 // fmls v5.4s, v23.4s, v22.4s
-	WORD $0x4eb0cf24 // fmls v4.4s, v25.4s, v16.4s
-	WORD $0x4eb4cdc3 // fmls v3.4s, v14.4s, v20.4s
-	WORD $0x4eb1cf00 // fmls v0.4s, v24.4s, v17.4s
-	WORD $0x4eaccda1 // fmls v1.4s, v13.4s, v12.4s
-	WORD $0x4eabce42 // fmls v2.4s, v18.4s, v11.4s
-	WORD $0x54fff5c1 // b.ne l2
-	WORD $0xf10402b5 // subs x21, x21, #0x100
-	WORD $0x911502f7 // add x23, x23, #0x540
-	WORD $0x54fff42c // b.gt l1
-	WORD $0xd37ef66f // lsl x15, x19, #2
-	WORD $0xd37cee31 // lsl x17, x17, #4
-	WORD $0x2a1f03f5 // mov w21, wzr
-	WORD $0x3cef6a88 // ldr q8, [x20, x15]
-	WORD $0x3cf16a89 // ldr q9, [x20, x17]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3caf6a87 // str q7, [x20, x15]
-	WORD $0x3cb16a86 // str q6, [x20, x17]
-	WORD $0x3cef6986 // ldr q6, [x12, x15]
-	WORD $0x3cf16987 // ldr q7, [x12, x17]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3caf6985 // str q5, [x12, x15]
-	WORD $0x3cb16984 // str q4, [x12, x17]
-	WORD $0x3cef69a4 // ldr q4, [x13, x15]
-	WORD $0x3cf169a5 // ldr q5, [x13, x17]
-	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
-	WORD $0x4e20d4a0 // fadd v0.4s, v5.4s, v0.4s
-	WORD $0x3caf69a3 // str q3, [x13, x15]
-	WORD $0x3cb169a0 // str q0, [x13, x17]
-	WORD $0x3cef6900 // ldr q0, [x8, x15]
-	WORD $0x3cf16903 // ldr q3, [x8, x17]
-	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
-	WORD $0x4e22d461 // fadd v1.4s, v3.4s, v2.4s
-	WORD $0x3caf6900 // str q0, [x8, x15]
-	WORD $0x5280004f // mov w15, #0x2
-	WORD $0x3cb16901 // str q1, [x8, x17]
-	WORD $0x3707eeb0 // tbnz w16, #0x0, l0
 	RET

@@ -37,36 +37,39 @@ TEXT ·tiledQ4_Kx8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x54001f8b // b.lt l3
+	WORD $0x5400266b // b.lt l3
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0x8b590d2a // add x10, x9, x25, lsr #3
 
 l0:
-	WORD $0x2a1f03ea // mov w10, wzr
-	WORD $0x910102cb // add x11, x22, #0x40
-	WORD $0x910182cc // add x12, x22, #0x60
+	WORD $0x2a1f03eb // mov w11, wzr
+	WORD $0x910102cc // add x12, x22, #0x40
+	WORD $0x910182cd // add x13, x22, #0x60
+	WORD $0x910082ce // add x14, x22, #0x20
 
 l1:
-	WORD $0xaa1f03ed // mov x13, xzr
+	WORD $0xaa1f03ef // mov x15, xzr
+	WORD $0x91004190 // add x16, x12, #0x10
 
 l2:
-	WORD $0xd37cedae // lsl x14, x13, #4
-	WORD $0xaa1703f0 // mov x16, x23
+	WORD $0xd37cedf1 // lsl x17, x15, #4
+	WORD $0xaa1703f5 // mov x21, x23
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
 	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x8b0e018f // add x15, x12, x14
-	WORD $0x8b0e028e // add x14, x20, x14
-	WORD $0x3dc001e1 // ldr q1, [x15]
-	WORD $0x3dc011e2 // ldr q2, [x15, #0x40]
-	WORD $0xfd400203 // ldr d3, [x16]
-	WORD $0x8b180210 // add x16, x16, x24
+	WORD $0x8b1101b3 // add x19, x13, x17
+	WORD $0x8b110291 // add x17, x20, x17
+	WORD $0x3dc00261 // ldr q1, [x19]
+	WORD $0x3dc01262 // ldr q2, [x19, #0x40]
+	WORD $0xfd4002a3 // ldr d3, [x21]
+	WORD $0x8b1802b5 // add x21, x21, x24
 	WORD $0x4e201c21 // and v1.16b, v1.16b, v0.16b
 	WORD $0x4e201c42 // and v2.16b, v2.16b, v0.16b
-	WORD $0xfd400204 // ldr d4, [x16]
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0xfd4002a4 // ldr d4, [x21]
+	WORD $0x8b1802b5 // add x21, x21, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e823829 // zip1 v9.4s, v1.4s, v2.4s
 	WORD $0x6e180483 // mov v3.d[1], v4.d[0]
 	WORD $0x4e82782a // zip2 v10.4s, v1.4s, v2.4s
@@ -74,362 +77,279 @@ l2:
 	WORD $0x4e83a527 // smmla v7.4s, v9.16b, v3.16b
 	WORD $0x4e83a548 // smmla v8.4s, v10.16b, v3.16b
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xfd400201 // ldr d1, [x16]
-	WORD $0xfd400222 // ldr d2, [x17]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0xfd4002a1 // ldr d1, [x21]
+	WORD $0xfd400342 // ldr d2, [x26]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e180441 // mov v1.d[1], v2.d[0]
-	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e81a525 // smmla v5.4s, v9.16b, v1.16b
 	WORD $0x4e81a546 // smmla v6.4s, v10.16b, v1.16b
-	WORD $0xfd400201 // ldr d1, [x16]
-	WORD $0xfd400222 // ldr d2, [x17]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0xfd4002a1 // ldr d1, [x21]
+	WORD $0xfd400342 // ldr d2, [x26]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e180441 // mov v1.d[1], v2.d[0]
-	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e81a523 // smmla v3.4s, v9.16b, v1.16b
 	WORD $0x4e81a544 // smmla v4.4s, v10.16b, v1.16b
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xfd40020b // ldr d11, [x16]
-	WORD $0xfd400222 // ldr d2, [x17]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0xfd4002ab // ldr d11, [x21]
+	WORD $0xfd400342 // ldr d2, [x26]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e18044b // mov v11.d[1], v2.d[0]
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xaa1703f0 // mov x16, x23
+	WORD $0xaa1703f5 // mov x21, x23
 	WORD $0x4e8ba521 // smmla v1.4s, v9.16b, v11.16b
 	WORD $0x4e8ba542 // smmla v2.4s, v10.16b, v11.16b
-	WORD $0x3dc021e9 // ldr q9, [x15, #0x80]
-	WORD $0x3dc031ea // ldr q10, [x15, #0xc0]
-	WORD $0xfd40060b // ldr d11, [x16, #0x8]
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x4e201d29 // and v9.16b, v9.16b, v0.16b
-	WORD $0x4e201d4c // and v12.16b, v10.16b, v0.16b
-	WORD $0xfd40060a // ldr d10, [x16, #0x8]
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x6e18054b // mov v11.d[1], v10.d[0]
-	WORD $0x4e8c392a // zip1 v10.4s, v9.4s, v12.4s
-	WORD $0x4e8c7929 // zip2 v9.4s, v9.4s, v12.4s
-	WORD $0x4e8ba547 // smmla v7.4s, v10.16b, v11.16b
-	WORD $0x4e8ba528 // smmla v8.4s, v9.16b, v11.16b
-	WORD $0xfd40060b // ldr d11, [x16, #0x8]
-	WORD $0xfd40062c // ldr d12, [x17, #0x8]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0x3dc02269 // ldr q9, [x19, #0x80]
+	WORD $0x3dc0326a // ldr q10, [x19, #0xc0]
+	WORD $0xfd4006ab // ldr d11, [x21, #0x8]
+	WORD $0x8b1802b5 // add x21, x21, x24
+	WORD $0x4e201d2c // and v12.16b, v9.16b, v0.16b
+	WORD $0x4e201d4a // and v10.16b, v10.16b, v0.16b
+	WORD $0xfd4006ad // ldr d13, [x21, #0x8]
+	WORD $0x8b1802b5 // add x21, x21, x24
+	WORD $0x8b1802ba // add x26, x21, x24
+	WORD $0x4e8a3989 // zip1 v9.4s, v12.4s, v10.4s
+	WORD $0x6e1805ab // mov v11.d[1], v13.d[0]
+	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
+	WORD $0x4e8ba527 // smmla v7.4s, v9.16b, v11.16b
+	WORD $0x4e8ba548 // smmla v8.4s, v10.16b, v11.16b
+	WORD $0xfd4006ab // ldr d11, [x21, #0x8]
+	WORD $0xfd40074c // ldr d12, [x26, #0x8]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e8ba545 // smmla v5.4s, v10.16b, v11.16b
-	WORD $0x4e8ba526 // smmla v6.4s, v9.16b, v11.16b
-	WORD $0xfd40060b // ldr d11, [x16, #0x8]
-	WORD $0xfd40062c // ldr d12, [x17, #0x8]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0x8b1802ba // add x26, x21, x24
+	WORD $0x4e8ba525 // smmla v5.4s, v9.16b, v11.16b
+	WORD $0x4e8ba546 // smmla v6.4s, v10.16b, v11.16b
+	WORD $0xfd4006ab // ldr d11, [x21, #0x8]
+	WORD $0xfd40074c // ldr d12, [x26, #0x8]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e8ba543 // smmla v3.4s, v10.16b, v11.16b
-	WORD $0x4e8ba524 // smmla v4.4s, v9.16b, v11.16b
-	WORD $0xfd40060b // ldr d11, [x16, #0x8]
-	WORD $0xfd40062c // ldr d12, [x17, #0x8]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0x8b1802ba // add x26, x21, x24
+	WORD $0x4e8ba523 // smmla v3.4s, v9.16b, v11.16b
+	WORD $0x4e8ba544 // smmla v4.4s, v10.16b, v11.16b
+	WORD $0xfd4006ab // ldr d11, [x21, #0x8]
+	WORD $0xfd40074c // ldr d12, [x26, #0x8]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0xaa1703f0 // mov x16, x23
-	WORD $0x4e8ba541 // smmla v1.4s, v10.16b, v11.16b
-	WORD $0x4e8ba522 // smmla v2.4s, v9.16b, v11.16b
-	WORD $0x3dc001e9 // ldr q9, [x15]
-	WORD $0x3dc011ea // ldr q10, [x15, #0x40]
-	WORD $0xfd400a0b // ldr d11, [x16, #0x10]
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x6f0c0529 // ushr v9.16b, v9.16b, #0x4
-	WORD $0x6f0c054c // ushr v12.16b, v10.16b, #0x4
-	WORD $0xfd400a0a // ldr d10, [x16, #0x10]
-	WORD $0x8b180210 // add x16, x16, x24
-	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x6e18054b // mov v11.d[1], v10.d[0]
-	WORD $0x4e8c392a // zip1 v10.4s, v9.4s, v12.4s
-	WORD $0x4e8c7929 // zip2 v9.4s, v9.4s, v12.4s
-	WORD $0x4e8ba547 // smmla v7.4s, v10.16b, v11.16b
-	WORD $0x4e8ba528 // smmla v8.4s, v9.16b, v11.16b
-	WORD $0xfd400a0b // ldr d11, [x16, #0x10]
-	WORD $0xfd400a2c // ldr d12, [x17, #0x10]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0xaa1703f5 // mov x21, x23
+	WORD $0x4e8ba521 // smmla v1.4s, v9.16b, v11.16b
+	WORD $0x4e8ba542 // smmla v2.4s, v10.16b, v11.16b
+	WORD $0x3dc00269 // ldr q9, [x19]
+	WORD $0x3dc0126a // ldr q10, [x19, #0x40]
+	WORD $0xfd400aab // ldr d11, [x21, #0x10]
+	WORD $0x8b1802b5 // add x21, x21, x24
+	WORD $0x6f0c052c // ushr v12.16b, v9.16b, #0x4
+	WORD $0x6f0c054a // ushr v10.16b, v10.16b, #0x4
+	WORD $0xfd400aad // ldr d13, [x21, #0x10]
+	WORD $0x8b1802b5 // add x21, x21, x24
+	WORD $0x8b1802ba // add x26, x21, x24
+	WORD $0x4e8a3989 // zip1 v9.4s, v12.4s, v10.4s
+	WORD $0x6e1805ab // mov v11.d[1], v13.d[0]
+	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
+	WORD $0x4e8ba527 // smmla v7.4s, v9.16b, v11.16b
+	WORD $0x4e8ba548 // smmla v8.4s, v10.16b, v11.16b
+	WORD $0xfd400aab // ldr d11, [x21, #0x10]
+	WORD $0xfd400b4c // ldr d12, [x26, #0x10]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e8ba545 // smmla v5.4s, v10.16b, v11.16b
-	WORD $0x4e8ba526 // smmla v6.4s, v9.16b, v11.16b
-	WORD $0xfd400a0b // ldr d11, [x16, #0x10]
-	WORD $0xfd400a2c // ldr d12, [x17, #0x10]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0x8b1802ba // add x26, x21, x24
+	WORD $0x4e8ba525 // smmla v5.4s, v9.16b, v11.16b
+	WORD $0x4e8ba546 // smmla v6.4s, v10.16b, v11.16b
+	WORD $0xfd400aab // ldr d11, [x21, #0x10]
+	WORD $0xfd400b4c // ldr d12, [x26, #0x10]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x4e8ba543 // smmla v3.4s, v10.16b, v11.16b
-	WORD $0x4e8ba524 // smmla v4.4s, v9.16b, v11.16b
-	WORD $0xfd400a0b // ldr d11, [x16, #0x10]
-	WORD $0xfd400a2c // ldr d12, [x17, #0x10]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0x8b1802ba // add x26, x21, x24
+	WORD $0x4e8ba523 // smmla v3.4s, v9.16b, v11.16b
+	WORD $0x4e8ba544 // smmla v4.4s, v10.16b, v11.16b
+	WORD $0xfd400aab // ldr d11, [x21, #0x10]
+	WORD $0xfd400b4c // ldr d12, [x26, #0x10]
+	WORD $0x8b180355 // add x21, x26, x24
+	WORD $0xd37ef5fa // lsl x26, x15, #2
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0xaa1703f0 // mov x16, x23
-	WORD $0x4e8ba541 // smmla v1.4s, v10.16b, v11.16b
-	WORD $0x4e8ba522 // smmla v2.4s, v9.16b, v11.16b
-	WORD $0x3dc021e9 // ldr q9, [x15, #0x80]
-	WORD $0x3dc031ea // ldr q10, [x15, #0xc0]
-	WORD $0x8b18020f // add x15, x16, x24
-	WORD $0xfd400e0c // ldr d12, [x16, #0x18]
-	WORD $0x6f0c0529 // ushr v9.16b, v9.16b, #0x4
-	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #0x4
-	WORD $0xfd400dea // ldr d10, [x15, #0x18]
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x6e18054c // mov v12.d[1], v10.d[0]
-	WORD $0x4e8b392a // zip1 v10.4s, v9.4s, v11.4s
-	WORD $0x4e8b7929 // zip2 v9.4s, v9.4s, v11.4s
-	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
-	WORD $0x4e8ca528 // smmla v8.4s, v9.16b, v12.16b
-	WORD $0xfd400deb // ldr d11, [x15, #0x18]
-	WORD $0xfd400e0c // ldr d12, [x16, #0x18]
-	WORD $0x8b18020f // add x15, x16, x24
-	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e8ba545 // smmla v5.4s, v10.16b, v11.16b
-	WORD $0x4e8ba526 // smmla v6.4s, v9.16b, v11.16b
-	WORD $0xfd400deb // ldr d11, [x15, #0x18]
-	WORD $0xfd400e0c // ldr d12, [x16, #0x18]
-	WORD $0x8b18020f // add x15, x16, x24
-	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e8ba543 // smmla v3.4s, v10.16b, v11.16b
-	WORD $0x4e8ba524 // smmla v4.4s, v9.16b, v11.16b
-	WORD $0xfd400deb // ldr d11, [x15, #0x18]
-	WORD $0xfd400e0c // ldr d12, [x16, #0x18]
-	WORD $0x8b18020f // add x15, x16, x24
-	WORD $0x8b0801d0 // add x16, x14, x8
-	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b0d096f // add x15, x11, x13, lsl #2
-	WORD $0x4e8ba541 // smmla v1.4s, v10.16b, v11.16b
-	WORD $0x4e8ba522 // smmla v2.4s, v9.16b, v11.16b
-	WORD $0x4e8818ea // uzp1 v10.4s, v7.4s, v8.4s
+	WORD $0xaa1703f5 // mov x21, x23
+	WORD $0x4e8ba521 // smmla v1.4s, v9.16b, v11.16b
+	WORD $0x4e8ba542 // smmla v2.4s, v10.16b, v11.16b
+	WORD $0x3dc02269 // ldr q9, [x19, #0x80]
+	WORD $0x3dc0326a // ldr q10, [x19, #0xc0]
+	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd400eab // ldr d11, [x21, #0x18]
+	WORD $0x6f0c052c // ushr v12.16b, v9.16b, #0x4
+	WORD $0x6f0c054a // ushr v10.16b, v10.16b, #0x4
+	WORD $0xfd400e6d // ldr d13, [x19, #0x18]
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x4e8a3989 // zip1 v9.4s, v12.4s, v10.4s
+	WORD $0x6e1805ab // mov v11.d[1], v13.d[0]
+	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
+	WORD $0x4e8ba527 // smmla v7.4s, v9.16b, v11.16b
+	WORD $0x4e8ba548 // smmla v8.4s, v10.16b, v11.16b
+	WORD $0x4e8818ef // uzp1 v15.4s, v7.4s, v8.4s
 	WORD $0x4e8858e7 // uzp2 v7.4s, v7.4s, v8.4s
-	WORD $0x0d40c9e9 // ld1r { v9.2s }, [x15]
-	WORD $0xfc6d7acb // ldr d11, [x22, x13, lsl #3]
-	WORD $0xaa0903ef // mov x15, x9
-	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
-	WORD $0xbd4001ec // ldr s12, [x15]
-	WORD $0x0e21796b // fcvtl v11.4s, v11.4h
+	WORD $0xfd400e6b // ldr d11, [x19, #0x18]
+	WORD $0xfd400eac // ldr d12, [x21, #0x18]
+	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
+	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
 	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x4e8ba525 // smmla v5.4s, v9.16b, v11.16b
+	WORD $0x4e8ba546 // smmla v6.4s, v10.16b, v11.16b
+	WORD $0xfd400e6b // ldr d11, [x19, #0x18]
+	WORD $0xfd400eac // ldr d12, [x21, #0x18]
+	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
+	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x4e8ba523 // smmla v3.4s, v9.16b, v11.16b
+	WORD $0x4e8ba544 // smmla v4.4s, v10.16b, v11.16b
+	WORD $0xfd400e6b // ldr d11, [x19, #0x18]
+	WORD $0xfd400eac // ldr d12, [x21, #0x18]
+	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0x8b1a0195 // add x21, x12, x26
+	WORD $0x8b1a021a // add x26, x16, x26
+	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
+	WORD $0xaa0903f3 // mov x19, x9
+	WORD $0x4e8ba521 // smmla v1.4s, v9.16b, v11.16b
+	WORD $0x4e8ba542 // smmla v2.4s, v10.16b, v11.16b
+	WORD $0x0d40caa9 // ld1r { v9.2s }, [x21]
+	WORD $0xaa0a03f5 // mov x21, x10
+	WORD $0xfc6f7aca // ldr d10, [x22, x15, lsl #3]
+	WORD $0xfc6f79cb // ldr d11, [x14, x15, lsl #3]
+	WORD $0x0d40cb4c // ld1r { v12.2s }, [x26]
+	WORD $0x3dc0022d // ldr q13, [x17]
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
 	WORD $0x2f08a529 // ushll v9.8h, v9.8b, #0x0
-	WORD $0x910005ad // add x13, x13, #0x1
-	WORD $0xf10011bf // cmp x13, #0x4
-	WORD $0x4f8c914a // fmul v10.4s, v10.4s, v12.s[0]
+	WORD $0x4dd8ca6e // ld1r { v14.4s }, [x19], x24
+	WORD $0x0dd8cab0 // ld1r { v16.2s }, [x21], x24
+	WORD $0x2f08a58c // ushll v12.8h, v12.8b, #0x0
+	WORD $0x0e21796b // fcvtl v11.4s, v11.4h
+	WORD $0x8b08023a // add x26, x17, x8
 	WORD $0x2f10a529 // ushll v9.4s, v9.4h, #0x0
+	WORD $0x6e2fddcf // fmul v15.4s, v14.4s, v15.4s
+	WORD $0x910005ef // add x15, x15, #0x1
+	WORD $0x0f10a610 // sshll v16.4s, v16.4h, #0x0
+	WORD $0x2f10a58c // ushll v12.4s, v12.4h, #0x0
+	WORD $0xf10011ff // cmp x15, #0x4
 	WORD $0x6e21d929 // ucvtf v9.4s, v9.4s
-	WORD $0x6e29dd69 // fmul v9.4s, v11.4s, v9.4s
-	WORD $0x3dc001cb // ldr q11, [x14]
-	WORD $0x4e29cd4b // fmla v11.4s, v10.4s, v9.4s
-	WORD $0x3d8001cb // str q11, [x14]
-	WORD $0xbd4001e8 // ldr s8, [x15]
-	WORD $0x8b08020e // add x14, x16, x8
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f8890e7 // fmul v7.4s, v7.4s, v8.s[0]
-	WORD $0x3dc00208 // ldr q8, [x16]
-	WORD $0x4e29cce8 // fmla v8.4s, v7.4s, v9.4s
-	WORD $0x4e8618a7 // uzp1 v7.4s, v5.4s, v6.4s
+	WORD $0x4eb0be10 // addp v16.4s, v16.4s, v16.4s
+	WORD $0x6e29dd49 // fmul v9.4s, v10.4s, v9.4s
+	WORD $0x6ea0f96a // fneg v10.4s, v11.4s
+	WORD $0x6e21d98b // ucvtf v11.4s, v12.4s
+	WORD $0x4e21da0c // scvtf v12.4s, v16.4s
+	WORD $0x6e2bdd4a // fmul v10.4s, v10.4s, v11.4s
+	WORD $0x4e29cded // fmla v13.4s, v15.4s, v9.4s
+	WORD $0x6e2cddcb // fmul v11.4s, v14.4s, v12.4s
+	WORD $0x4e2acd6d // fmla v13.4s, v11.4s, v10.4s
+	WORD $0x3d80022d // str q13, [x17]
+	WORD $0x3dc0034b // ldr q11, [x26]
+	WORD $0x8b080351 // add x17, x26, x8
+	WORD $0x4dd8ca6c // ld1r { v12.4s }, [x19], x24
+	WORD $0x0dd8caad // ld1r { v13.2s }, [x21], x24
+	WORD $0x6e27dd87 // fmul v7.4s, v12.4s, v7.4s
+	WORD $0x0f10a5a8 // sshll v8.4s, v13.4h, #0x0
+	WORD $0x4ea8bd08 // addp v8.4s, v8.4s, v8.4s
+	WORD $0x4e29cceb // fmla v11.4s, v7.4s, v9.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e28dd87 // fmul v7.4s, v12.4s, v8.4s
+	WORD $0x4e8618ac // uzp1 v12.4s, v5.4s, v6.4s
 	WORD $0x4e8658a5 // uzp2 v5.4s, v5.4s, v6.4s
-	WORD $0x3d800208 // str q8, [x16]
-	WORD $0xbd4001e8 // ldr s8, [x15]
-	WORD $0x8b0801d0 // add x16, x14, x8
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4e2acceb // fmla v11.4s, v7.4s, v10.4s
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
 	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x4f8890e7 // fmul v7.4s, v7.4s, v8.s[0]
-	WORD $0x3dc001c8 // ldr q8, [x14]
-	WORD $0x4e29cce8 // fmla v8.4s, v7.4s, v9.4s
-	WORD $0x3d8001c8 // str q8, [x14]
-	WORD $0xbd4001e6 // ldr s6, [x15]
-	WORD $0x8b08020e // add x14, x16, x8
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f8690a5 // fmul v5.4s, v5.4s, v6.s[0]
-	WORD $0x3dc00206 // ldr q6, [x16]
-	WORD $0x4e29cca6 // fmla v6.4s, v5.4s, v9.4s
-	WORD $0x4e841865 // uzp1 v5.4s, v3.4s, v4.4s
+	WORD $0x3d80034b // str q11, [x26]
+	WORD $0x3dc00227 // ldr q7, [x17]
+	WORD $0x8b08023a // add x26, x17, x8
+	WORD $0x4dd8ca68 // ld1r { v8.4s }, [x19], x24
+	WORD $0x0dd8caab // ld1r { v11.2s }, [x21], x24
+	WORD $0x6e2cdd0c // fmul v12.4s, v8.4s, v12.4s
+	WORD $0x0f10a56b // sshll v11.4s, v11.4h, #0x0
+	WORD $0x4eabbd6b // addp v11.4s, v11.4s, v11.4s
+	WORD $0x4e29cd87 // fmla v7.4s, v12.4s, v9.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e2bdd08 // fmul v8.4s, v8.4s, v11.4s
+	WORD $0x4e2acd07 // fmla v7.4s, v8.4s, v10.4s
+	WORD $0x3d800227 // str q7, [x17]
+	WORD $0x3dc00347 // ldr q7, [x26]
+	WORD $0x8b080351 // add x17, x26, x8
+	WORD $0x4dd8ca68 // ld1r { v8.4s }, [x19], x24
+	WORD $0x0dd8caab // ld1r { v11.2s }, [x21], x24
+	WORD $0x6e25dd05 // fmul v5.4s, v8.4s, v5.4s
+	WORD $0x0f10a566 // sshll v6.4s, v11.4h, #0x0
+	WORD $0x4ea6bcc6 // addp v6.4s, v6.4s, v6.4s
+	WORD $0x4e29cca7 // fmla v7.4s, v5.4s, v9.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x6e26dd05 // fmul v5.4s, v8.4s, v6.4s
+	WORD $0x4e841868 // uzp1 v8.4s, v3.4s, v4.4s
 	WORD $0x4e845863 // uzp2 v3.4s, v3.4s, v4.4s
-	WORD $0x3d800206 // str q6, [x16]
-	WORD $0xbd4001e6 // ldr s6, [x15]
-	WORD $0x8b0801d0 // add x16, x14, x8
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4e2acca7 // fmla v7.4s, v5.4s, v10.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4f8690a5 // fmul v5.4s, v5.4s, v6.s[0]
-	WORD $0x3dc001c6 // ldr q6, [x14]
-	WORD $0x4e29cca6 // fmla v6.4s, v5.4s, v9.4s
-	WORD $0x3d8001c6 // str q6, [x14]
-	WORD $0xbd4001e4 // ldr s4, [x15]
-	WORD $0x8b08020e // add x14, x16, x8
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f849063 // fmul v3.4s, v3.4s, v4.s[0]
-	WORD $0x3dc00204 // ldr q4, [x16]
-	WORD $0x4e29cc64 // fmla v4.4s, v3.4s, v9.4s
-	WORD $0x4e821823 // uzp1 v3.4s, v1.4s, v2.4s
+	WORD $0x3d800347 // str q7, [x26]
+	WORD $0x3dc00225 // ldr q5, [x17]
+	WORD $0x8b08023a // add x26, x17, x8
+	WORD $0x4dd8ca66 // ld1r { v6.4s }, [x19], x24
+	WORD $0x0dd8caa7 // ld1r { v7.2s }, [x21], x24
+	WORD $0x6e28dcc8 // fmul v8.4s, v6.4s, v8.4s
+	WORD $0x0f10a4e7 // sshll v7.4s, v7.4h, #0x0
+	WORD $0x4ea7bce7 // addp v7.4s, v7.4s, v7.4s
+	WORD $0x4e29cd05 // fmla v5.4s, v8.4s, v9.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e27dcc6 // fmul v6.4s, v6.4s, v7.4s
+	WORD $0x4e2accc5 // fmla v5.4s, v6.4s, v10.4s
+	WORD $0x3d800225 // str q5, [x17]
+	WORD $0x3dc00345 // ldr q5, [x26]
+	WORD $0x8b080351 // add x17, x26, x8
+	WORD $0x4dd8ca66 // ld1r { v6.4s }, [x19], x24
+	WORD $0x0dd8caa7 // ld1r { v7.2s }, [x21], x24
+	WORD $0x6e23dcc3 // fmul v3.4s, v6.4s, v3.4s
+	WORD $0x0f10a4e4 // sshll v4.4s, v7.4h, #0x0
+	WORD $0x4ea4bc84 // addp v4.4s, v4.4s, v4.4s
+	WORD $0x4e29cc65 // fmla v5.4s, v3.4s, v9.4s
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x6e24dcc3 // fmul v3.4s, v6.4s, v4.4s
+	WORD $0x4e821826 // uzp1 v6.4s, v1.4s, v2.4s
 	WORD $0x4e825821 // uzp2 v1.4s, v1.4s, v2.4s
-	WORD $0x3d800204 // str q4, [x16]
-	WORD $0xbd4001e4 // ldr s4, [x15]
-	WORD $0x8b0801d0 // add x16, x14, x8
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x4e2acc65 // fmla v5.4s, v3.4s, v10.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
 	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
-	WORD $0x4f849063 // fmul v3.4s, v3.4s, v4.s[0]
-	WORD $0x3dc001c4 // ldr q4, [x14]
-	WORD $0x4e29cc64 // fmla v4.4s, v3.4s, v9.4s
-	WORD $0x3d8001c4 // str q4, [x14]
-	WORD $0xbd4001e2 // ldr s2, [x15]
-	WORD $0x8b08020e // add x14, x16, x8
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
-	WORD $0x3dc00202 // ldr q2, [x16]
-	WORD $0x4e29cc22 // fmla v2.4s, v1.4s, v9.4s
-	WORD $0x3d800202 // str q2, [x16]
-	WORD $0x54ffe2c1 // b.ne l2
-	WORD $0x1100054a // add w10, w10, #0x1
-	WORD $0x9104816b // add x11, x11, #0x120
+	WORD $0x3d800345 // str q5, [x26]
+	WORD $0x3dc00223 // ldr q3, [x17]
+	WORD $0x8b08023a // add x26, x17, x8
+	WORD $0x4dd8ca64 // ld1r { v4.4s }, [x19], x24
+	WORD $0x0dd8caa5 // ld1r { v5.2s }, [x21], x24
+	WORD $0x6e26dc86 // fmul v6.4s, v4.4s, v6.4s
+	WORD $0x0f10a4a5 // sshll v5.4s, v5.4h, #0x0
+	WORD $0x4ea5bca5 // addp v5.4s, v5.4s, v5.4s
+	WORD $0x4e29ccc3 // fmla v3.4s, v6.4s, v9.4s
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
+	WORD $0x4e2acc83 // fmla v3.4s, v4.4s, v10.4s
+	WORD $0x3d800223 // str q3, [x17]
+	WORD $0x3dc00343 // ldr q3, [x26]
+	WORD $0x8b080351 // add x17, x26, x8
+	WORD $0x4dd8ca64 // ld1r { v4.4s }, [x19], x24
+	WORD $0x0dd8caa5 // ld1r { v5.2s }, [x21], x24
+	WORD $0x6e21dc81 // fmul v1.4s, v4.4s, v1.4s
+	WORD $0x0f10a4a2 // sshll v2.4s, v5.4h, #0x0
+	WORD $0x4ea2bc42 // addp v2.4s, v2.4s, v2.4s
+	WORD $0x4e29cc23 // fmla v3.4s, v1.4s, v9.4s
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x6e22dc81 // fmul v1.4s, v4.4s, v2.4s
+	WORD $0x4e2acc23 // fmla v3.4s, v1.4s, v10.4s
+	WORD $0x3d800343 // str q3, [x26]
+	WORD $0x54ffdc61 // b.ne l2
+	WORD $0x1100056b // add w11, w11, #0x1
 	WORD $0x9104818c // add x12, x12, #0x120
-	WORD $0x7100215f // cmp w10, #0x8
+	WORD $0x910481ad // add x13, x13, #0x120
+	WORD $0x7100217f // cmp w11, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
-	WORD $0x54ffe1c1 // b.ne l1
+	WORD $0x9100114a // add x10, x10, #0x4
+	WORD $0x54ffdb21 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x912502d6 // add x22, x22, #0x940
-	WORD $0x54ffe10c // b.gt l0
+	WORD $0x54ffda4c // b.gt l0
 
 l3:
-	RET
-
-// func leastQ4_KNEON(y *float32, yStride int, w, x *byte, xStride, in int)
-TEXT ·leastQ4_KNEON(SB), NOSPLIT, $0-48
-	MOVD y+0(FP), R20
-	MOVD yStride+8(FP), R21
-	MOVD w+16(FP), R22
-	MOVD x+24(FP), R23
-	MOVD xStride+32(FP), R24
-	MOVD in+40(FP), R25
-	WORD $0x52800188 // mov w8, #0xc
-	WORD $0x91001f2a // add x10, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x9b0852a8 // madd x8, x21, x8, x20
-	WORD $0x8b1902e9 // add x9, x23, x25
-	WORD $0x9a99b14b // csel x11, x10, x25, lt
-	WORD $0xd37ffb0a // lsl x10, x24, #1
-	WORD $0x8b8b0d2b // add x11, x9, x11, asr #3
-	WORD $0x8b150a8c // add x12, x20, x21, lsl #2
-	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
-	WORD $0xaa1f03ef // mov x15, xzr
-	WORD $0x52800035 // mov w21, #0x1
-	WORD $0x8b18014e // add x14, x10, x24
-
-l0:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xd37ef5f3 // lsl x19, x15, #2
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0x2a1503f0 // mov w16, w21
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0xb24001f1 // orr x17, x15, #0x1
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xaa1903f5 // mov x21, x25
-	WORD $0xaa1603f7 // mov x23, x22
-	WORD $0xaa0b03e1 // mov x1, x11
-	WORD $0xaa0903fa // mov x26, x9
-
-l1:
-	WORD $0x910082e2 // add x2, x23, #0x20
-	WORD $0x2a1f03e0 // mov w0, wzr
-	WORD $0xaa0103e3 // mov x3, x1
-	WORD $0xfc6f7848 // ldr d8, [x2, x15, lsl #3]
-	WORD $0xfc717849 // ldr d9, [x2, x17, lsl #3]
-	WORD $0x8b1302e2 // add x2, x23, x19
-	WORD $0x91014042 // add x2, x2, #0x50
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-	WORD $0x6ea0f908 // fneg v8.4s, v8.4s
-	WORD $0x6ea0f929 // fneg v9.4s, v9.4s
-
-l2:
-	WORD $0xaa0203e4 // mov x4, x2
-	WORD $0x11000400 // add w0, w0, #0x1
-	WORD $0x91048042 // add x2, x2, #0x120
-	WORD $0x0ddfc88a // ld1r { v10.2s }, [x4], #4
-	WORD $0x0d40c88b // ld1r { v11.2s }, [x4]
-	WORD $0x8b180024 // add x4, x1, x24
-	WORD $0x0ddfc86c // ld1r { v12.2s }, [x3], #4
-	WORD $0x0d40c88d // ld1r { v13.2s }, [x4]
-	WORD $0x8b0a0024 // add x4, x1, x10
-	WORD $0x8b0e0021 // add x1, x1, x14
-	WORD $0x2f08a54a // ushll v10.8h, v10.8b, #0x0
-	WORD $0x2f08a56b // ushll v11.8h, v11.8b, #0x0
-	WORD $0x0d40c88e // ld1r { v14.2s }, [x4]
-	WORD $0x0d40c82f // ld1r { v15.2s }, [x1]
-	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0xbd400350 // ldr s16, [x26]
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0xbc786b51 // ldr s17, [x26, x24]
-	WORD $0x7100201f // cmp w0, #0x8
-	WORD $0x2f10a54a // ushll v10.4s, v10.4h, #0x0
-	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
-	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
-	WORD $0x0e6029ef // saddlp v15.2s, v15.4h
-	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
-	WORD $0xaa0303e1 // mov x1, x3
-	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x6e21d94a // ucvtf v10.4s, v10.4s
-	WORD $0x6e21d96b // ucvtf v11.4s, v11.4s
-	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
-	WORD $0x0e21d9ef // scvtf v15.2s, v15.2s
-	WORD $0x6e30dd8c // fmul v12.4s, v12.4s, v16.4s
-	WORD $0xbc6a6b50 // ldr s16, [x26, x10]
-	WORD $0x6e31ddad // fmul v13.4s, v13.4s, v17.4s
-	WORD $0xbc6e6b51 // ldr s17, [x26, x14]
-	WORD $0x9100135a // add x26, x26, #0x4
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e2bdd2b // fmul v11.4s, v9.4s, v11.4s
-	WORD $0x6e30ddce // fmul v14.4s, v14.4s, v16.4s
-	WORD $0x6e31ddef // fmul v15.4s, v15.4s, v17.4s
-	WORD $0x4f8c1147 // fmla v7.4s, v10.4s, v12.s[0]
-	WORD $0x4f8c1166 // fmla v6.4s, v11.4s, v12.s[0]
-	WORD $0x4f8d1145 // fmla v5.4s, v10.4s, v13.s[0]
-	WORD $0x4f8d1164 // fmla v4.4s, v11.4s, v13.s[0]
-	WORD $0x4f8e1143 // fmla v3.4s, v10.4s, v14.s[0]
-	WORD $0x4f8e1160 // fmla v0.4s, v11.4s, v14.s[0]
-	WORD $0x4f8f1141 // fmla v1.4s, v10.4s, v15.s[0]
-	WORD $0x4f8f1162 // fmla v2.4s, v11.4s, v15.s[0]
-	WORD $0x54fffa21 // b.ne l2
-	WORD $0xf10402b5 // subs x21, x21, #0x100
-	WORD $0x912502f7 // add x23, x23, #0x940
-	WORD $0x54fff86c // b.gt l1
-	WORD $0xd37ef66f // lsl x15, x19, #2
-	WORD $0xd37cee31 // lsl x17, x17, #4
-	WORD $0x2a1f03f5 // mov w21, wzr
-	WORD $0x3cef6a88 // ldr q8, [x20, x15]
-	WORD $0x3cf16a89 // ldr q9, [x20, x17]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3caf6a87 // str q7, [x20, x15]
-	WORD $0x3cb16a86 // str q6, [x20, x17]
-	WORD $0x3cef6986 // ldr q6, [x12, x15]
-	WORD $0x3cf16987 // ldr q7, [x12, x17]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3caf6985 // str q5, [x12, x15]
-	WORD $0x3cb16984 // str q4, [x12, x17]
-	WORD $0x3cef69a4 // ldr q4, [x13, x15]
-	WORD $0x3cf169a5 // ldr q5, [x13, x17]
-	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
-	WORD $0x4e20d4a0 // fadd v0.4s, v5.4s, v0.4s
-	WORD $0x3caf69a3 // str q3, [x13, x15]
-	WORD $0x3cb169a0 // str q0, [x13, x17]
-	WORD $0x3cef6900 // ldr q0, [x8, x15]
-	WORD $0x3cf16903 // ldr q3, [x8, x17]
-	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
-	WORD $0x4e22d461 // fadd v1.4s, v3.4s, v2.4s
-	WORD $0x3caf6900 // str q0, [x8, x15]
-	WORD $0x5280004f // mov w15, #0x2
-	WORD $0x3cb16901 // str q1, [x8, x17]
-	WORD $0x3707f2f0 // tbnz w16, #0x0, l0
 	RET

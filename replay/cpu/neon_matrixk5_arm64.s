@@ -37,423 +37,343 @@ TEXT ·tiledQ5_Kx8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400228b // b.lt l3
+	WORD $0x5400296b // b.lt l3
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
 	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0x8b590d2a // add x10, x9, x25, lsr #3
 
 l0:
-	WORD $0x2a1f03ea // mov w10, wzr
-	WORD $0x910102cb // add x11, x22, #0x40
-	WORD $0xaa1603ec // mov x12, x22
+	WORD $0x2a1f03eb // mov w11, wzr
+	WORD $0x910102cc // add x12, x22, #0x40
+	WORD $0x910082cd // add x13, x22, #0x20
+	WORD $0xaa1603ee // mov x14, x22
 
 l1:
-	WORD $0xaa1f03ed // mov x13, xzr
-	WORD $0x9105018c // add x12, x12, #0x140
+	WORD $0xaa1f03ef // mov x15, xzr
+	WORD $0x910501ce // add x14, x14, #0x140
+	WORD $0x91004190 // add x16, x12, #0x10
 
 l2:
-	WORD $0xd37cedae // lsl x14, x13, #4
-	WORD $0xaa1703f0 // mov x16, x23
+	WORD $0xd37cedf1 // lsl x17, x15, #4
+	WORD $0xaa1703f5 // mov x21, x23
 	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
 	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x8b0e018f // add x15, x12, x14
-	WORD $0x8b0e028e // add x14, x20, x14
-	WORD $0x3dc041e2 // ldr q2, [x15, #0x100]
-	WORD $0x3dc001e3 // ldr q3, [x15]
-	WORD $0x3dc011e5 // ldr q5, [x15, #0x40]
-	WORD $0xfd400206 // ldr d6, [x16]
+	WORD $0x8b1101d3 // add x19, x14, x17
+	WORD $0x8b110291 // add x17, x20, x17
+	WORD $0x3dc04262 // ldr q2, [x19, #0x100]
+	WORD $0x3dc00263 // ldr q3, [x19]
+	WORD $0x3dc01265 // ldr q5, [x19, #0x40]
+	WORD $0xfd4002a6 // ldr d6, [x21]
 	WORD $0x4f0c5444 // shl v4.16b, v2.16b, #0x4
 	WORD $0x4f0b5442 // shl v2.16b, v2.16b, #0x3
 	WORD $0x4e201c63 // and v3.16b, v3.16b, v0.16b
 	WORD $0x4e201ca5 // and v5.16b, v5.16b, v0.16b
-	WORD $0x8b180210 // add x16, x16, x24
+	WORD $0x8b1802b5 // add x21, x21, x24
 	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
 	WORD $0x4e211c42 // and v2.16b, v2.16b, v1.16b
 	WORD $0x4ea31c83 // orr v3.16b, v4.16b, v3.16b
 	WORD $0x4ea51c42 // orr v2.16b, v2.16b, v5.16b
-	WORD $0xfd400204 // ldr d4, [x16]
-	WORD $0x8b180210 // add x16, x16, x24
+	WORD $0xfd4002a4 // ldr d4, [x21]
+	WORD $0x8b1802b5 // add x21, x21, x24
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
 	WORD $0x6e180486 // mov v6.d[1], v4.d[0]
-	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e82386a // zip1 v10.4s, v3.4s, v2.4s
 	WORD $0x4e82786b // zip2 v11.4s, v3.4s, v2.4s
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
 	WORD $0x4e86a548 // smmla v8.4s, v10.16b, v6.16b
 	WORD $0x4e86a569 // smmla v9.4s, v11.16b, v6.16b
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0xfd400202 // ldr d2, [x16]
-	WORD $0xfd400223 // ldr d3, [x17]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0xfd4002a2 // ldr d2, [x21]
+	WORD $0xfd400343 // ldr d3, [x26]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e180462 // mov v2.d[1], v3.d[0]
-	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e82a546 // smmla v6.4s, v10.16b, v2.16b
 	WORD $0x4e82a567 // smmla v7.4s, v11.16b, v2.16b
-	WORD $0xfd400202 // ldr d2, [x16]
-	WORD $0xfd400223 // ldr d3, [x17]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0xfd4002a2 // ldr d2, [x21]
+	WORD $0xfd400343 // ldr d3, [x26]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e180462 // mov v2.d[1], v3.d[0]
-	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e82a544 // smmla v4.4s, v10.16b, v2.16b
 	WORD $0x4e82a565 // smmla v5.4s, v11.16b, v2.16b
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xfd40020c // ldr d12, [x16]
-	WORD $0xfd400223 // ldr d3, [x17]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0xfd4002ac // ldr d12, [x21]
+	WORD $0xfd400343 // ldr d3, [x26]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e18046c // mov v12.d[1], v3.d[0]
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xaa1703f0 // mov x16, x23
+	WORD $0xaa1703f5 // mov x21, x23
 	WORD $0x4e8ca542 // smmla v2.4s, v10.16b, v12.16b
 	WORD $0x4e8ca563 // smmla v3.4s, v11.16b, v12.16b
-	WORD $0x3dc041ea // ldr q10, [x15, #0x100]
-	WORD $0x3dc021ec // ldr q12, [x15, #0x80]
-	WORD $0x3dc031ed // ldr q13, [x15, #0xc0]
-	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0xfd40060e // ldr d14, [x16, #0x8]
-	WORD $0x4f0a554b // shl v11.16b, v10.16b, #0x2
+	WORD $0x3dc0426a // ldr q10, [x19, #0x100]
+	WORD $0x3dc0226b // ldr q11, [x19, #0x80]
+	WORD $0x3dc0326d // ldr q13, [x19, #0xc0]
+	WORD $0xfd4006ae // ldr d14, [x21, #0x8]
+	WORD $0x4f0a554c // shl v12.16b, v10.16b, #0x2
 	WORD $0x4e2a854a // add v10.16b, v10.16b, v10.16b
-	WORD $0x4e201d8c // and v12.16b, v12.16b, v0.16b
+	WORD $0x4e201d6b // and v11.16b, v11.16b, v0.16b
 	WORD $0x4e201dad // and v13.16b, v13.16b, v0.16b
-	WORD $0x8b180230 // add x16, x17, x24
-	WORD $0x4e211d6b // and v11.16b, v11.16b, v1.16b
+	WORD $0x8b1802b5 // add x21, x21, x24
+	WORD $0x4e211d8c // and v12.16b, v12.16b, v1.16b
 	WORD $0x4e211d4a // and v10.16b, v10.16b, v1.16b
-	WORD $0x4eac1d6c // orr v12.16b, v11.16b, v12.16b
+	WORD $0x4eab1d8c // orr v12.16b, v12.16b, v11.16b
 	WORD $0x4ead1d4a // orr v10.16b, v10.16b, v13.16b
-	WORD $0xfd40062b // ldr d11, [x17, #0x8]
-	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0xfd4006ab // ldr d11, [x21, #0x8]
+	WORD $0x8b1802b5 // add x21, x21, x24
 	WORD $0x6e18056e // mov v14.d[1], v11.d[0]
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e8a398b // zip1 v11.4s, v12.4s, v10.4s
 	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
 	WORD $0x4e8ea568 // smmla v8.4s, v11.16b, v14.16b
 	WORD $0x4e8ea549 // smmla v9.4s, v10.16b, v14.16b
-	WORD $0xfd40060c // ldr d12, [x16, #0x8]
-	WORD $0xfd40062d // ldr d13, [x17, #0x8]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0xfd4006ac // ldr d12, [x21, #0x8]
+	WORD $0xfd40074d // ldr d13, [x26, #0x8]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e8ca566 // smmla v6.4s, v11.16b, v12.16b
 	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
-	WORD $0xfd40060c // ldr d12, [x16, #0x8]
-	WORD $0xfd40062d // ldr d13, [x17, #0x8]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0xfd4006ac // ldr d12, [x21, #0x8]
+	WORD $0xfd40074d // ldr d13, [x26, #0x8]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e8ca564 // smmla v4.4s, v11.16b, v12.16b
 	WORD $0x4e8ca545 // smmla v5.4s, v10.16b, v12.16b
-	WORD $0xfd40060c // ldr d12, [x16, #0x8]
-	WORD $0xfd40062d // ldr d13, [x17, #0x8]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0xfd4006ac // ldr d12, [x21, #0x8]
+	WORD $0xfd40074d // ldr d13, [x26, #0x8]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0xaa1703f0 // mov x16, x23
+	WORD $0xaa1703f5 // mov x21, x23
 	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
 	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
-	WORD $0x3dc041ea // ldr q10, [x15, #0x100]
-	WORD $0x3dc001ec // ldr q12, [x15]
+	WORD $0x3dc0426a // ldr q10, [x19, #0x100]
+	WORD $0x3dc0126d // ldr q13, [x19, #0x40]
 	WORD $0x6f0f054b // ushr v11.16b, v10.16b, #0x1
 	WORD $0x4e211d4a // and v10.16b, v10.16b, v1.16b
-	WORD $0x4e211d6d // and v13.16b, v11.16b, v1.16b
-	WORD $0x3dc011eb // ldr q11, [x15, #0x40]
-	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x6f0c158a // usra v10.16b, v12.16b, #0x4
-	WORD $0xfd400a0c // ldr d12, [x16, #0x10]
-	WORD $0x8b180230 // add x16, x17, x24
-	WORD $0x6f0c156d // usra v13.16b, v11.16b, #0x4
-	WORD $0xfd400a2b // ldr d11, [x17, #0x10]
-	WORD $0x8b180211 // add x17, x16, x24
-	WORD $0x6e18056c // mov v12.d[1], v11.d[0]
-	WORD $0x4e8d394b // zip1 v11.4s, v10.4s, v13.4s
-	WORD $0x4e8d794a // zip2 v10.4s, v10.4s, v13.4s
-	WORD $0x4e8ca568 // smmla v8.4s, v11.16b, v12.16b
-	WORD $0x4e8ca549 // smmla v9.4s, v10.16b, v12.16b
-	WORD $0xfd400a0c // ldr d12, [x16, #0x10]
-	WORD $0xfd400a2d // ldr d13, [x17, #0x10]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0x4e211d6c // and v12.16b, v11.16b, v1.16b
+	WORD $0x3dc0026b // ldr q11, [x19]
+	WORD $0xfd400aae // ldr d14, [x21, #0x10]
+	WORD $0x8b1802b5 // add x21, x21, x24
+	WORD $0x6f0c156a // usra v10.16b, v11.16b, #0x4
+	WORD $0xfd400aab // ldr d11, [x21, #0x10]
+	WORD $0x6f0c15ac // usra v12.16b, v13.16b, #0x4
+	WORD $0x8b1802b5 // add x21, x21, x24
+	WORD $0x6e18056e // mov v14.d[1], v11.d[0]
+	WORD $0x8b1802ba // add x26, x21, x24
+	WORD $0x4e8c394b // zip1 v11.4s, v10.4s, v12.4s
+	WORD $0x4e8c794a // zip2 v10.4s, v10.4s, v12.4s
+	WORD $0x4e8ea568 // smmla v8.4s, v11.16b, v14.16b
+	WORD $0x4e8ea549 // smmla v9.4s, v10.16b, v14.16b
+	WORD $0xfd400aac // ldr d12, [x21, #0x10]
+	WORD $0xfd400b4d // ldr d13, [x26, #0x10]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e8ca566 // smmla v6.4s, v11.16b, v12.16b
 	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
-	WORD $0xfd400a0c // ldr d12, [x16, #0x10]
-	WORD $0xfd400a2d // ldr d13, [x17, #0x10]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0xfd400aac // ldr d12, [x21, #0x10]
+	WORD $0xfd400b4d // ldr d13, [x26, #0x10]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b180211 // add x17, x16, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e8ca564 // smmla v4.4s, v11.16b, v12.16b
 	WORD $0x4e8ca545 // smmla v5.4s, v10.16b, v12.16b
-	WORD $0xfd400a0c // ldr d12, [x16, #0x10]
-	WORD $0xfd400a2d // ldr d13, [x17, #0x10]
-	WORD $0x8b180230 // add x16, x17, x24
+	WORD $0xfd400aac // ldr d12, [x21, #0x10]
+	WORD $0xfd400b4d // ldr d13, [x26, #0x10]
+	WORD $0x8b180355 // add x21, x26, x24
+	WORD $0xd37ef5fa // lsl x26, x15, #2
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0xaa1703f0 // mov x16, x23
+	WORD $0xaa1703f5 // mov x21, x23
 	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
 	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
-	WORD $0x3dc041ea // ldr q10, [x15, #0x100]
-	WORD $0x3dc031ed // ldr q13, [x15, #0xc0]
+	WORD $0x3dc0426a // ldr q10, [x19, #0x100]
+	WORD $0x3dc0326d // ldr q13, [x19, #0xc0]
 	WORD $0x6f0e054b // ushr v11.16b, v10.16b, #0x2
 	WORD $0x6f0d054a // ushr v10.16b, v10.16b, #0x3
 	WORD $0x4e211d6c // and v12.16b, v11.16b, v1.16b
 	WORD $0x4e211d4a // and v10.16b, v10.16b, v1.16b
-	WORD $0x3dc021eb // ldr q11, [x15, #0x80]
-	WORD $0x8b18020f // add x15, x16, x24
+	WORD $0x3dc0226b // ldr q11, [x19, #0x80]
+	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd400eae // ldr d14, [x21, #0x18]
 	WORD $0x6f0c156c // usra v12.16b, v11.16b, #0x4
 	WORD $0x6f0c15aa // usra v10.16b, v13.16b, #0x4
-	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
-	WORD $0xfd400deb // ldr d11, [x15, #0x18]
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x6e18056d // mov v13.d[1], v11.d[0]
+	WORD $0xfd400e6b // ldr d11, [x19, #0x18]
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x6e18056e // mov v14.d[1], v11.d[0]
+	WORD $0x8b180275 // add x21, x19, x24
 	WORD $0x4e8a398b // zip1 v11.4s, v12.4s, v10.4s
 	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
-	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e8da568 // smmla v8.4s, v11.16b, v13.16b
-	WORD $0x4e8da549 // smmla v9.4s, v10.16b, v13.16b
-	WORD $0xfd400dec // ldr d12, [x15, #0x18]
-	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
-	WORD $0x8b18020f // add x15, x16, x24
+	WORD $0x4e8ea568 // smmla v8.4s, v11.16b, v14.16b
+	WORD $0x4e8ea549 // smmla v9.4s, v10.16b, v14.16b
+	WORD $0x4e891910 // uzp1 v16.4s, v8.4s, v9.4s
+	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
+	WORD $0xfd400e6c // ldr d12, [x19, #0x18]
+	WORD $0xfd400ead // ldr d13, [x21, #0x18]
+	WORD $0x8b1802b3 // add x19, x21, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b1801f0 // add x16, x15, x24
+	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
 	WORD $0x4e8ca566 // smmla v6.4s, v11.16b, v12.16b
 	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
-	WORD $0xfd400dec // ldr d12, [x15, #0x18]
-	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
-	WORD $0x8b18020f // add x15, x16, x24
+	WORD $0xfd400e6c // ldr d12, [x19, #0x18]
+	WORD $0xfd400ead // ldr d13, [x21, #0x18]
+	WORD $0x8b1802b3 // add x19, x21, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b1801f0 // add x16, x15, x24
+	WORD $0x8b180275 // add x21, x19, x24
 	WORD $0x4e8ca564 // smmla v4.4s, v11.16b, v12.16b
 	WORD $0x4e8ca545 // smmla v5.4s, v10.16b, v12.16b
-	WORD $0xfd400dec // ldr d12, [x15, #0x18]
-	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
-	WORD $0x8b18020f // add x15, x16, x24
-	WORD $0x8b0801d0 // add x16, x14, x8
+	WORD $0xfd400e6c // ldr d12, [x19, #0x18]
+	WORD $0xfd400ead // ldr d13, [x21, #0x18]
+	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0x8b1a0195 // add x21, x12, x26
+	WORD $0x8b1a021a // add x26, x16, x26
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b0d096f // add x15, x11, x13, lsl #2
+	WORD $0xaa0903f3 // mov x19, x9
 	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
 	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
-	WORD $0x4e89190b // uzp1 v11.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x0d40c9ea // ld1r { v10.2s }, [x15]
-	WORD $0xfc6d7acc // ldr d12, [x22, x13, lsl #3]
-	WORD $0xaa0903ef // mov x15, x9
-	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
-	WORD $0xbd4001ed // ldr s13, [x15]
-	WORD $0x0e21798c // fcvtl v12.4s, v12.4h
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x0d40caaa // ld1r { v10.2s }, [x21]
+	WORD $0xaa0a03f5 // mov x21, x10
+	WORD $0xfc6f7acb // ldr d11, [x22, x15, lsl #3]
+	WORD $0xfc6f79ac // ldr d12, [x13, x15, lsl #3]
+	WORD $0x0d40cb4d // ld1r { v13.2s }, [x26]
+	WORD $0x3dc0022e // ldr q14, [x17]
+	WORD $0x0e21796b // fcvtl v11.4s, v11.4h
 	WORD $0x2f08a54a // ushll v10.8h, v10.8b, #0x0
-	WORD $0x910005ad // add x13, x13, #0x1
-	WORD $0xf10011bf // cmp x13, #0x4
-	WORD $0x4f8d916b // fmul v11.4s, v11.4s, v13.s[0]
+	WORD $0x4dd8ca6f // ld1r { v15.4s }, [x19], x24
+	WORD $0x0dd8cab1 // ld1r { v17.2s }, [x21], x24
+	WORD $0x2f08a5ad // ushll v13.8h, v13.8b, #0x0
+	WORD $0x0e21798c // fcvtl v12.4s, v12.4h
+	WORD $0x8b08023a // add x26, x17, x8
 	WORD $0x2f10a54a // ushll v10.4s, v10.4h, #0x0
+	WORD $0x6e30ddf0 // fmul v16.4s, v15.4s, v16.4s
+	WORD $0x910005ef // add x15, x15, #0x1
+	WORD $0x0f10a631 // sshll v17.4s, v17.4h, #0x0
+	WORD $0x2f10a5ad // ushll v13.4s, v13.4h, #0x0
+	WORD $0xf10011ff // cmp x15, #0x4
 	WORD $0x6e21d94a // ucvtf v10.4s, v10.4s
-	WORD $0x6e2add8a // fmul v10.4s, v12.4s, v10.4s
-	WORD $0x3dc001cc // ldr q12, [x14]
-	WORD $0x4e2acd6c // fmla v12.4s, v11.4s, v10.4s
-	WORD $0x3d8001cc // str q12, [x14]
-	WORD $0xbd4001e9 // ldr s9, [x15]
-	WORD $0x8b08020e // add x14, x16, x8
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f899108 // fmul v8.4s, v8.4s, v9.s[0]
-	WORD $0x3dc00209 // ldr q9, [x16]
-	WORD $0x4e2acd09 // fmla v9.4s, v8.4s, v10.4s
-	WORD $0x4e8718c8 // uzp1 v8.4s, v6.4s, v7.4s
+	WORD $0x4eb1be31 // addp v17.4s, v17.4s, v17.4s
+	WORD $0x6e2add6a // fmul v10.4s, v11.4s, v10.4s
+	WORD $0x6ea0f98b // fneg v11.4s, v12.4s
+	WORD $0x6e21d9ac // ucvtf v12.4s, v13.4s
+	WORD $0x4e21da2d // scvtf v13.4s, v17.4s
+	WORD $0x6e2cdd6b // fmul v11.4s, v11.4s, v12.4s
+	WORD $0x4e2ace0e // fmla v14.4s, v16.4s, v10.4s
+	WORD $0x6e2dddec // fmul v12.4s, v15.4s, v13.4s
+	WORD $0x4e2bcd8e // fmla v14.4s, v12.4s, v11.4s
+	WORD $0x3d80022e // str q14, [x17]
+	WORD $0x3dc0034c // ldr q12, [x26]
+	WORD $0x8b080351 // add x17, x26, x8
+	WORD $0x4dd8ca6d // ld1r { v13.4s }, [x19], x24
+	WORD $0x0dd8caae // ld1r { v14.2s }, [x21], x24
+	WORD $0x6e28dda8 // fmul v8.4s, v13.4s, v8.4s
+	WORD $0x0f10a5c9 // sshll v9.4s, v14.4h, #0x0
+	WORD $0x4ea9bd29 // addp v9.4s, v9.4s, v9.4s
+	WORD $0x4e2acd0c // fmla v12.4s, v8.4s, v10.4s
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x6e29dda8 // fmul v8.4s, v13.4s, v9.4s
+	WORD $0x4e8718cd // uzp1 v13.4s, v6.4s, v7.4s
 	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
-	WORD $0x3d800209 // str q9, [x16]
-	WORD $0xbd4001e9 // ldr s9, [x15]
-	WORD $0x8b0801d0 // add x16, x14, x8
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x4e2bcd0c // fmla v12.4s, v8.4s, v11.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x4f899108 // fmul v8.4s, v8.4s, v9.s[0]
-	WORD $0x3dc001c9 // ldr q9, [x14]
-	WORD $0x4e2acd09 // fmla v9.4s, v8.4s, v10.4s
-	WORD $0x3d8001c9 // str q9, [x14]
-	WORD $0xbd4001e7 // ldr s7, [x15]
-	WORD $0x8b08020e // add x14, x16, x8
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f8790c6 // fmul v6.4s, v6.4s, v7.s[0]
-	WORD $0x3dc00207 // ldr q7, [x16]
-	WORD $0x4e2accc7 // fmla v7.4s, v6.4s, v10.4s
-	WORD $0x4e851886 // uzp1 v6.4s, v4.4s, v5.4s
+	WORD $0x3d80034c // str q12, [x26]
+	WORD $0x3dc00228 // ldr q8, [x17]
+	WORD $0x8b08023a // add x26, x17, x8
+	WORD $0x4dd8ca69 // ld1r { v9.4s }, [x19], x24
+	WORD $0x0dd8caac // ld1r { v12.2s }, [x21], x24
+	WORD $0x6e2ddd2d // fmul v13.4s, v9.4s, v13.4s
+	WORD $0x0f10a58c // sshll v12.4s, v12.4h, #0x0
+	WORD $0x4eacbd8c // addp v12.4s, v12.4s, v12.4s
+	WORD $0x4e2acda8 // fmla v8.4s, v13.4s, v10.4s
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x6e2cdd29 // fmul v9.4s, v9.4s, v12.4s
+	WORD $0x4e2bcd28 // fmla v8.4s, v9.4s, v11.4s
+	WORD $0x3d800228 // str q8, [x17]
+	WORD $0x3dc00348 // ldr q8, [x26]
+	WORD $0x8b080351 // add x17, x26, x8
+	WORD $0x4dd8ca69 // ld1r { v9.4s }, [x19], x24
+	WORD $0x0dd8caac // ld1r { v12.2s }, [x21], x24
+	WORD $0x6e26dd26 // fmul v6.4s, v9.4s, v6.4s
+	WORD $0x0f10a587 // sshll v7.4s, v12.4h, #0x0
+	WORD $0x4ea7bce7 // addp v7.4s, v7.4s, v7.4s
+	WORD $0x4e2accc8 // fmla v8.4s, v6.4s, v10.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e27dd26 // fmul v6.4s, v9.4s, v7.4s
+	WORD $0x4e851889 // uzp1 v9.4s, v4.4s, v5.4s
 	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
-	WORD $0x3d800207 // str q7, [x16]
-	WORD $0xbd4001e7 // ldr s7, [x15]
-	WORD $0x8b0801d0 // add x16, x14, x8
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x4e2bccc8 // fmla v8.4s, v6.4s, v11.4s
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
 	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x4f8790c6 // fmul v6.4s, v6.4s, v7.s[0]
-	WORD $0x3dc001c7 // ldr q7, [x14]
-	WORD $0x4e2accc7 // fmla v7.4s, v6.4s, v10.4s
-	WORD $0x3d8001c7 // str q7, [x14]
-	WORD $0xbd4001e5 // ldr s5, [x15]
-	WORD $0x8b08020e // add x14, x16, x8
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f859084 // fmul v4.4s, v4.4s, v5.s[0]
-	WORD $0x3dc00205 // ldr q5, [x16]
-	WORD $0x4e2acc85 // fmla v5.4s, v4.4s, v10.4s
-	WORD $0x4e831844 // uzp1 v4.4s, v2.4s, v3.4s
+	WORD $0x3d800348 // str q8, [x26]
+	WORD $0x3dc00226 // ldr q6, [x17]
+	WORD $0x8b08023a // add x26, x17, x8
+	WORD $0x4dd8ca67 // ld1r { v7.4s }, [x19], x24
+	WORD $0x0dd8caa8 // ld1r { v8.2s }, [x21], x24
+	WORD $0x6e29dce9 // fmul v9.4s, v7.4s, v9.4s
+	WORD $0x0f10a508 // sshll v8.4s, v8.4h, #0x0
+	WORD $0x4ea8bd08 // addp v8.4s, v8.4s, v8.4s
+	WORD $0x4e2acd26 // fmla v6.4s, v9.4s, v10.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e28dce7 // fmul v7.4s, v7.4s, v8.4s
+	WORD $0x4e2bcce6 // fmla v6.4s, v7.4s, v11.4s
+	WORD $0x3d800226 // str q6, [x17]
+	WORD $0x3dc00346 // ldr q6, [x26]
+	WORD $0x8b080351 // add x17, x26, x8
+	WORD $0x4dd8ca67 // ld1r { v7.4s }, [x19], x24
+	WORD $0x0dd8caa8 // ld1r { v8.2s }, [x21], x24
+	WORD $0x6e24dce4 // fmul v4.4s, v7.4s, v4.4s
+	WORD $0x0f10a505 // sshll v5.4s, v8.4h, #0x0
+	WORD $0x4ea5bca5 // addp v5.4s, v5.4s, v5.4s
+	WORD $0x4e2acc86 // fmla v6.4s, v4.4s, v10.4s
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x6e25dce4 // fmul v4.4s, v7.4s, v5.4s
+	WORD $0x4e831847 // uzp1 v7.4s, v2.4s, v3.4s
 	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
-	WORD $0x3d800205 // str q5, [x16]
-	WORD $0xbd4001e5 // ldr s5, [x15]
-	WORD $0x8b0801d0 // add x16, x14, x8
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4e2bcc86 // fmla v6.4s, v4.4s, v11.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4f859084 // fmul v4.4s, v4.4s, v5.s[0]
-	WORD $0x3dc001c5 // ldr q5, [x14]
-	WORD $0x4e2acc85 // fmla v5.4s, v4.4s, v10.4s
-	WORD $0x3d8001c5 // str q5, [x14]
-	WORD $0xbd4001e3 // ldr s3, [x15]
-	WORD $0x8b08020e // add x14, x16, x8
-	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
-	WORD $0x3dc00203 // ldr q3, [x16]
-	WORD $0x4e2acc43 // fmla v3.4s, v2.4s, v10.4s
-	WORD $0x3d800203 // str q3, [x16]
-	WORD $0x54ffdfe1 // b.ne l2
-	WORD $0x1100054a // add w10, w10, #0x1
-	WORD $0x9100816b // add x11, x11, #0x20
+	WORD $0x3d800346 // str q6, [x26]
+	WORD $0x3dc00224 // ldr q4, [x17]
+	WORD $0x8b08023a // add x26, x17, x8
+	WORD $0x4dd8ca65 // ld1r { v5.4s }, [x19], x24
+	WORD $0x0dd8caa6 // ld1r { v6.2s }, [x21], x24
+	WORD $0x6e27dca7 // fmul v7.4s, v5.4s, v7.4s
+	WORD $0x0f10a4c6 // sshll v6.4s, v6.4h, #0x0
+	WORD $0x4ea6bcc6 // addp v6.4s, v6.4s, v6.4s
+	WORD $0x4e2acce4 // fmla v4.4s, v7.4s, v10.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
+	WORD $0x4e2bcca4 // fmla v4.4s, v5.4s, v11.4s
+	WORD $0x3d800224 // str q4, [x17]
+	WORD $0x3dc00344 // ldr q4, [x26]
+	WORD $0x8b080351 // add x17, x26, x8
+	WORD $0x4dd8ca65 // ld1r { v5.4s }, [x19], x24
+	WORD $0x0dd8caa6 // ld1r { v6.2s }, [x21], x24
+	WORD $0x6e22dca2 // fmul v2.4s, v5.4s, v2.4s
+	WORD $0x0f10a4c3 // sshll v3.4s, v6.4h, #0x0
+	WORD $0x4ea3bc63 // addp v3.4s, v3.4s, v3.4s
+	WORD $0x4e2acc44 // fmla v4.4s, v2.4s, v10.4s
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x6e23dca2 // fmul v2.4s, v5.4s, v3.4s
+	WORD $0x4e2bcc44 // fmla v4.4s, v2.4s, v11.4s
+	WORD $0x3d800344 // str q4, [x26]
+	WORD $0x54ffd981 // b.ne l2
+	WORD $0x1100056b // add w11, w11, #0x1
+	WORD $0x9100818c // add x12, x12, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x7100215f // cmp w10, #0x8
+	WORD $0x7100217f // cmp w11, #0x8
 	WORD $0x91001129 // add x9, x9, #0x4
-	WORD $0x54ffdee1 // b.ne l1
+	WORD $0x9100114a // add x10, x10, #0x4
+	WORD $0x54ffd841 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x912d02d6 // add x22, x22, #0xb40
-	WORD $0x54ffde2c // b.gt l0
+	WORD $0x54ffd76c // b.gt l0
 
 l3:
-	RET
-
-// func leastQ5_KNEON(y *float32, yStride int, w, x *byte, xStride, in int)
-TEXT ·leastQ5_KNEON(SB), NOSPLIT, $0-48
-	MOVD y+0(FP), R20
-	MOVD yStride+8(FP), R21
-	MOVD w+16(FP), R22
-	MOVD x+24(FP), R23
-	MOVD xStride+32(FP), R24
-	MOVD in+40(FP), R25
-	WORD $0x52800188 // mov w8, #0xc
-	WORD $0x91001f2a // add x10, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x9b0852a8 // madd x8, x21, x8, x20
-	WORD $0x8b1902e9 // add x9, x23, x25
-	WORD $0x9a99b14b // csel x11, x10, x25, lt
-	WORD $0xd37ffb0a // lsl x10, x24, #1
-	WORD $0x8b8b0d2b // add x11, x9, x11, asr #3
-	WORD $0x8b150a8c // add x12, x20, x21, lsl #2
-	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
-	WORD $0xaa1f03ef // mov x15, xzr
-	WORD $0x52800035 // mov w21, #0x1
-	WORD $0x8b18014e // add x14, x10, x24
-
-l0:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xd37ef5f3 // lsl x19, x15, #2
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0x2a1503f0 // mov w16, w21
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0xb24001f1 // orr x17, x15, #0x1
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xaa1903f5 // mov x21, x25
-	WORD $0xaa1603f7 // mov x23, x22
-	WORD $0xaa0b03e1 // mov x1, x11
-	WORD $0xaa0903fa // mov x26, x9
-
-l1:
-	WORD $0x910082e2 // add x2, x23, #0x20
-	WORD $0x2a1f03e0 // mov w0, wzr
-	WORD $0xaa0103e3 // mov x3, x1
-	WORD $0xfc6f7848 // ldr d8, [x2, x15, lsl #3]
-	WORD $0xfc717849 // ldr d9, [x2, x17, lsl #3]
-	WORD $0x8b1302e2 // add x2, x23, x19
-	WORD $0x91014042 // add x2, x2, #0x50
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-	WORD $0x6ea0f908 // fneg v8.4s, v8.4s
-	WORD $0x6ea0f929 // fneg v9.4s, v9.4s
-
-l2:
-	WORD $0xaa0203e4 // mov x4, x2
-	WORD $0x11000400 // add w0, w0, #0x1
-	WORD $0x91008042 // add x2, x2, #0x20
-	WORD $0x0ddfc88a // ld1r { v10.2s }, [x4], #4
-	WORD $0x0d40c88b // ld1r { v11.2s }, [x4]
-	WORD $0x8b180024 // add x4, x1, x24
-	WORD $0x0ddfc86c // ld1r { v12.2s }, [x3], #4
-	WORD $0x0d40c88d // ld1r { v13.2s }, [x4]
-	WORD $0x8b0a0024 // add x4, x1, x10
-	WORD $0x8b0e0021 // add x1, x1, x14
-	WORD $0x2f08a54a // ushll v10.8h, v10.8b, #0x0
-	WORD $0x2f08a56b // ushll v11.8h, v11.8b, #0x0
-	WORD $0x0d40c88e // ld1r { v14.2s }, [x4]
-	WORD $0x0d40c82f // ld1r { v15.2s }, [x1]
-	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0xbd400350 // ldr s16, [x26]
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0xbc786b51 // ldr s17, [x26, x24]
-	WORD $0x7100201f // cmp w0, #0x8
-	WORD $0x2f10a54a // ushll v10.4s, v10.4h, #0x0
-	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
-	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
-	WORD $0x0e6029ef // saddlp v15.2s, v15.4h
-	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
-	WORD $0xaa0303e1 // mov x1, x3
-	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x6e21d94a // ucvtf v10.4s, v10.4s
-	WORD $0x6e21d96b // ucvtf v11.4s, v11.4s
-	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
-	WORD $0x0e21d9ef // scvtf v15.2s, v15.2s
-	WORD $0x6e30dd8c // fmul v12.4s, v12.4s, v16.4s
-	WORD $0xbc6a6b50 // ldr s16, [x26, x10]
-	WORD $0x6e31ddad // fmul v13.4s, v13.4s, v17.4s
-	WORD $0xbc6e6b51 // ldr s17, [x26, x14]
-	WORD $0x9100135a // add x26, x26, #0x4
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e2bdd2b // fmul v11.4s, v9.4s, v11.4s
-	WORD $0x6e30ddce // fmul v14.4s, v14.4s, v16.4s
-	WORD $0x6e31ddef // fmul v15.4s, v15.4s, v17.4s
-	WORD $0x4f8c1147 // fmla v7.4s, v10.4s, v12.s[0]
-	WORD $0x4f8c1166 // fmla v6.4s, v11.4s, v12.s[0]
-	WORD $0x4f8d1145 // fmla v5.4s, v10.4s, v13.s[0]
-	WORD $0x4f8d1164 // fmla v4.4s, v11.4s, v13.s[0]
-	WORD $0x4f8e1143 // fmla v3.4s, v10.4s, v14.s[0]
-	WORD $0x4f8e1160 // fmla v0.4s, v11.4s, v14.s[0]
-	WORD $0x4f8f1141 // fmla v1.4s, v10.4s, v15.s[0]
-	WORD $0x4f8f1162 // fmla v2.4s, v11.4s, v15.s[0]
-	WORD $0x54fffa21 // b.ne l2
-	WORD $0xf10402b5 // subs x21, x21, #0x100
-	WORD $0x912d02f7 // add x23, x23, #0xb40
-	WORD $0x54fff86c // b.gt l1
-	WORD $0xd37ef66f // lsl x15, x19, #2
-	WORD $0xd37cee31 // lsl x17, x17, #4
-	WORD $0x2a1f03f5 // mov w21, wzr
-	WORD $0x3cef6a88 // ldr q8, [x20, x15]
-	WORD $0x3cf16a89 // ldr q9, [x20, x17]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3caf6a87 // str q7, [x20, x15]
-	WORD $0x3cb16a86 // str q6, [x20, x17]
-	WORD $0x3cef6986 // ldr q6, [x12, x15]
-	WORD $0x3cf16987 // ldr q7, [x12, x17]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3caf6985 // str q5, [x12, x15]
-	WORD $0x3cb16984 // str q4, [x12, x17]
-	WORD $0x3cef69a4 // ldr q4, [x13, x15]
-	WORD $0x3cf169a5 // ldr q5, [x13, x17]
-	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
-	WORD $0x4e20d4a0 // fadd v0.4s, v5.4s, v0.4s
-	WORD $0x3caf69a3 // str q3, [x13, x15]
-	WORD $0x3cb169a0 // str q0, [x13, x17]
-	WORD $0x3cef6900 // ldr q0, [x8, x15]
-	WORD $0x3cf16903 // ldr q3, [x8, x17]
-	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
-	WORD $0x4e22d461 // fadd v1.4s, v3.4s, v2.4s
-	WORD $0x3caf6900 // str q0, [x8, x15]
-	WORD $0x5280004f // mov w15, #0x2
-	WORD $0x3cb16901 // str q1, [x8, x17]
-	WORD $0x3707f2f0 // tbnz w16, #0x0, l0
 	RET

@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// func mlx4x8NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[3]int)
+// func mlx4x8NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[2]int)
 TEXT ·mlx4x8NEON(SB), NOSPLIT, $0-56
 	MOVD y+0(FP), R20
 	MOVD yStride+8(FP), R21
@@ -40,138 +40,183 @@ TEXT ·mlx4x8NEON(SB), NOSPLIT, $0-56
 	WORD $0x8b0a016c // add x12, x11, x10
 	WORD $0xad000160 // stp q0, q0, [x11]
 	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
-	WORD $0x5400200b // b.lt l7
+	WORD $0x5400260b // b.lt l7
 	WORD $0x5280080b // mov w11, #0x40
+	WORD $0x531b690d // lsl w13, w8, #5
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
-	WORD $0x8b1902ed // add x13, x23, x25
-	WORD $0x2a08216c // orr w12, w11, w8, lsl #8
-	WORD $0x531b690b // lsl w11, w8, #5
-	WORD $0x93407d6b // sxtw x11, w11
-	WORD $0x93407d8c // sxtw x12, w12
+	WORD $0x2a08216e // orr w14, w11, w8, lsl #8
+	WORD $0x8b1902eb // add x11, x23, x25
+	WORD $0x8b590d6c // add x12, x11, x25, lsr #3
+	WORD $0x93407dad // sxtw x13, w13
+	WORD $0x93407dce // sxtw x14, w14
 	WORD $0x14000004 // b l1
 
 l0:
-	WORD $0xeb0b0339 // subs x25, x25, x11
-	WORD $0x8b0c02d6 // add x22, x22, x12
-	WORD $0x54001ead // b.le l7
+	WORD $0xeb0d0339 // subs x25, x25, x13
+	WORD $0x8b0e02d6 // add x22, x22, x14
+	WORD $0x5400248d // b.le l7
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
 	WORD $0x54ffff8b // b.lt l0
-	WORD $0x2a1f03ee // mov w14, wzr
-	WORD $0x910102cf // add x15, x22, #0x40
-	WORD $0x14000007 // b l3
+	WORD $0x2a1f03ef // mov w15, wzr
+	WORD $0x910102d0 // add x16, x22, #0x40
+	WORD $0x910082d1 // add x17, x22, #0x20
+	WORD $0x14000008 // b l3
 
 l2:
-	WORD $0x110005ce // add w14, w14, #0x1
-	WORD $0x910401ef // add x15, x15, #0x100
+	WORD $0x110005ef // add w15, w15, #0x1
+	WORD $0x91040210 // add x16, x16, #0x100
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x6b0801df // cmp w14, w8
-	WORD $0x910011ad // add x13, x13, #0x4
-	WORD $0x54fffe60 // b.eq l0
+	WORD $0x6b0801ff // cmp w15, w8
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x9100118c // add x12, x12, #0x4
+	WORD $0x54fffe20 // b.eq l0
 
 l3:
-	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x1400004f // b l6
+	WORD $0xaa1f03f3 // mov x19, xzr
+	WORD $0x14000079 // b l6
 
 l4:
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
+	WORD $0xfc737a2b // ldr d11, [x17, x19, lsl #3]
+	WORD $0x0e21792a // fcvtl v10.4s, v9.4h
+	WORD $0x0e217969 // fcvtl v9.4s, v11.4h
 
 l5:
-	WORD $0x4e8818ea // uzp1 v10.4s, v7.4s, v8.4s
-	WORD $0xaa0d03f1 // mov x17, x13
-	WORD $0x8b101293 // add x19, x20, x16, lsl #4
-	WORD $0xbd40022b // ldr s11, [x17]
+	WORD $0x8b131280 // add x0, x20, x19, lsl #4
+	WORD $0xaa0c03fa // mov x26, x12
+	WORD $0x4e8818ee // uzp1 v14.4s, v7.4s, v8.4s
 	WORD $0x4e8858e7 // uzp2 v7.4s, v7.4s, v8.4s
-	WORD $0x3dc0026c // ldr q12, [x19]
-	WORD $0x8b0a0275 // add x21, x19, x10
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f8b912b // fmul v11.4s, v9.4s, v11.s[0]
-	WORD $0x91000610 // add x16, x16, #0x1
-	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
-	WORD $0xf100121f // cmp x16, #0x4
+	WORD $0x91000673 // add x19, x19, #0x1
+	WORD $0x3dc0000b // ldr q11, [x0]
+	WORD $0x4dd8caac // ld1r { v12.4s }, [x21], x24
+	WORD $0x0dd8cb4d // ld1r { v13.2s }, [x26], x24
+	WORD $0x8b0a0001 // add x1, x0, x10
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0xf100127f // cmp x19, #0x4
+	WORD $0x6e2cdd4f // fmul v15.4s, v10.4s, v12.4s
 	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x4e2bcd4c // fmla v12.4s, v10.4s, v11.4s
-	WORD $0x3d80026c // str q12, [x19]
-	WORD $0xbd400228 // ldr s8, [x17]
-	WORD $0x3dc002aa // ldr q10, [x21]
-	WORD $0x8b0a02b3 // add x19, x21, x10
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f889128 // fmul v8.4s, v9.4s, v8.s[0]
-	WORD $0x4e28ccea // fmla v10.4s, v7.4s, v8.4s
-	WORD $0x4e8618a7 // uzp1 v7.4s, v5.4s, v6.4s
+	WORD $0x0f10a5ad // sshll v13.4s, v13.4h, #0x0
+	WORD $0x4eadbdad // addp v13.4s, v13.4s, v13.4s
+	WORD $0x4e2fcdcb // fmla v11.4s, v14.4s, v15.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e2ddd8c // fmul v12.4s, v12.4s, v13.4s
+	WORD $0x4e29cd8b // fmla v11.4s, v12.4s, v9.4s
+	WORD $0x3d80000b // str q11, [x0]
+	WORD $0x3dc0002b // ldr q11, [x1]
+	WORD $0x8b0a0020 // add x0, x1, x10
+	WORD $0x4dd8caac // ld1r { v12.4s }, [x21], x24
+	WORD $0x0dd8cb4d // ld1r { v13.2s }, [x26], x24
+	WORD $0x0f10a5ad // sshll v13.4s, v13.4h, #0x0
+	WORD $0x4eadbda8 // addp v8.4s, v13.4s, v13.4s
+	WORD $0x6e2cdd4d // fmul v13.4s, v10.4s, v12.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x4e2dcceb // fmla v11.4s, v7.4s, v13.4s
+	WORD $0x6e28dd87 // fmul v7.4s, v12.4s, v8.4s
+	WORD $0x4e8618ac // uzp1 v12.4s, v5.4s, v6.4s
 	WORD $0x4e8658a5 // uzp2 v5.4s, v5.4s, v6.4s
-	WORD $0x3d8002aa // str q10, [x21]
-	WORD $0xbd400228 // ldr s8, [x17]
-	WORD $0x3dc0026a // ldr q10, [x19]
-	WORD $0x8b0a0275 // add x21, x19, x10
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f889128 // fmul v8.4s, v9.4s, v8.s[0]
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4e29cceb // fmla v11.4s, v7.4s, v9.4s
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
 	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x4e28ccea // fmla v10.4s, v7.4s, v8.4s
-	WORD $0x3d80026a // str q10, [x19]
-	WORD $0xbd400226 // ldr s6, [x17]
-	WORD $0x3dc002a7 // ldr q7, [x21]
-	WORD $0x8b0a02b3 // add x19, x21, x10
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f869126 // fmul v6.4s, v9.4s, v6.s[0]
-	WORD $0x4e26cca7 // fmla v7.4s, v5.4s, v6.4s
-	WORD $0x4e841865 // uzp1 v5.4s, v3.4s, v4.4s
+	WORD $0x3d80002b // str q11, [x1]
+	WORD $0x3dc00007 // ldr q7, [x0]
+	WORD $0x8b0a0001 // add x1, x0, x10
+	WORD $0x4dd8caa8 // ld1r { v8.4s }, [x21], x24
+	WORD $0x0dd8cb4b // ld1r { v11.2s }, [x26], x24
+	WORD $0x6e28dd4d // fmul v13.4s, v10.4s, v8.4s
+	WORD $0x0f10a56b // sshll v11.4s, v11.4h, #0x0
+	WORD $0x4eabbd6b // addp v11.4s, v11.4s, v11.4s
+	WORD $0x4e2dcd87 // fmla v7.4s, v12.4s, v13.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e2bdd08 // fmul v8.4s, v8.4s, v11.4s
+	WORD $0x4e29cd07 // fmla v7.4s, v8.4s, v9.4s
+	WORD $0x3d800007 // str q7, [x0]
+	WORD $0x3dc00027 // ldr q7, [x1]
+	WORD $0x8b0a0020 // add x0, x1, x10
+	WORD $0x4dd8caa8 // ld1r { v8.4s }, [x21], x24
+	WORD $0x0dd8cb4b // ld1r { v11.2s }, [x26], x24
+	WORD $0x0f10a56b // sshll v11.4s, v11.4h, #0x0
+	WORD $0x4eabbd66 // addp v6.4s, v11.4s, v11.4s
+	WORD $0x6e28dd4b // fmul v11.4s, v10.4s, v8.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x4e2bcca7 // fmla v7.4s, v5.4s, v11.4s
+	WORD $0x6e26dd05 // fmul v5.4s, v8.4s, v6.4s
+	WORD $0x4e841868 // uzp1 v8.4s, v3.4s, v4.4s
 	WORD $0x4e845863 // uzp2 v3.4s, v3.4s, v4.4s
-	WORD $0x3d8002a7 // str q7, [x21]
-	WORD $0xbd400226 // ldr s6, [x17]
-	WORD $0x3dc00267 // ldr q7, [x19]
-	WORD $0x8b0a0275 // add x21, x19, x10
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f869126 // fmul v6.4s, v9.4s, v6.s[0]
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4e29cca7 // fmla v7.4s, v5.4s, v9.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4e26cca7 // fmla v7.4s, v5.4s, v6.4s
-	WORD $0x3d800267 // str q7, [x19]
-	WORD $0xbd400224 // ldr s4, [x17]
-	WORD $0x3dc002a5 // ldr q5, [x21]
-	WORD $0x8b0a02b3 // add x19, x21, x10
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f849124 // fmul v4.4s, v9.4s, v4.s[0]
-	WORD $0x4e24cc65 // fmla v5.4s, v3.4s, v4.4s
-	WORD $0x4e821823 // uzp1 v3.4s, v1.4s, v2.4s
+	WORD $0x3d800027 // str q7, [x1]
+	WORD $0x3dc00005 // ldr q5, [x0]
+	WORD $0x8b0a0001 // add x1, x0, x10
+	WORD $0x4dd8caa6 // ld1r { v6.4s }, [x21], x24
+	WORD $0x0dd8cb47 // ld1r { v7.2s }, [x26], x24
+	WORD $0x6e26dd4b // fmul v11.4s, v10.4s, v6.4s
+	WORD $0x0f10a4e7 // sshll v7.4s, v7.4h, #0x0
+	WORD $0x4ea7bce7 // addp v7.4s, v7.4s, v7.4s
+	WORD $0x4e2bcd05 // fmla v5.4s, v8.4s, v11.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e27dcc6 // fmul v6.4s, v6.4s, v7.4s
+	WORD $0x4e29ccc5 // fmla v5.4s, v6.4s, v9.4s
+	WORD $0x3d800005 // str q5, [x0]
+	WORD $0x3dc00025 // ldr q5, [x1]
+	WORD $0x8b0a0020 // add x0, x1, x10
+	WORD $0x4dd8caa6 // ld1r { v6.4s }, [x21], x24
+	WORD $0x0dd8cb47 // ld1r { v7.2s }, [x26], x24
+	WORD $0x0f10a4e7 // sshll v7.4s, v7.4h, #0x0
+	WORD $0x4ea7bce4 // addp v4.4s, v7.4s, v7.4s
+	WORD $0x6e26dd47 // fmul v7.4s, v10.4s, v6.4s
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4e27cc65 // fmla v5.4s, v3.4s, v7.4s
+	WORD $0x6e24dcc3 // fmul v3.4s, v6.4s, v4.4s
+	WORD $0x4e821826 // uzp1 v6.4s, v1.4s, v2.4s
 	WORD $0x4e825821 // uzp2 v1.4s, v1.4s, v2.4s
-	WORD $0x3d8002a5 // str q5, [x21]
-	WORD $0xbd400224 // ldr s4, [x17]
-	WORD $0x3dc00265 // ldr q5, [x19]
-	WORD $0x8b0a0275 // add x21, x19, x10
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f849124 // fmul v4.4s, v9.4s, v4.s[0]
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x4e29cc65 // fmla v5.4s, v3.4s, v9.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
 	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
-	WORD $0x4e24cc65 // fmla v5.4s, v3.4s, v4.4s
-	WORD $0x3d800265 // str q5, [x19]
-	WORD $0xbd400222 // ldr s2, [x17]
-	WORD $0x3dc002a3 // ldr q3, [x21]
-	WORD $0x8b0a02b3 // add x19, x21, x10
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f829122 // fmul v2.4s, v9.4s, v2.s[0]
-	WORD $0x4e22cc23 // fmla v3.4s, v1.4s, v2.4s
-	WORD $0x3d8002a3 // str q3, [x21]
-	WORD $0x54fff560 // b.eq l2
+	WORD $0x3d800025 // str q5, [x1]
+	WORD $0x3dc00003 // ldr q3, [x0]
+	WORD $0x8b0a0001 // add x1, x0, x10
+	WORD $0x4dd8caa4 // ld1r { v4.4s }, [x21], x24
+	WORD $0x0dd8cb45 // ld1r { v5.2s }, [x26], x24
+	WORD $0x6e24dd47 // fmul v7.4s, v10.4s, v4.4s
+	WORD $0x0f10a4a5 // sshll v5.4s, v5.4h, #0x0
+	WORD $0x4ea5bca5 // addp v5.4s, v5.4s, v5.4s
+	WORD $0x4e27ccc3 // fmla v3.4s, v6.4s, v7.4s
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
+	WORD $0x4e29cc83 // fmla v3.4s, v4.4s, v9.4s
+	WORD $0x3d800003 // str q3, [x0]
+	WORD $0x3dc00023 // ldr q3, [x1]
+	WORD $0x4dd8caa4 // ld1r { v4.4s }, [x21], x24
+	WORD $0x0dd8cb45 // ld1r { v5.2s }, [x26], x24
+	WORD $0x8b0a003a // add x26, x1, x10
+	WORD $0x0f10a4a5 // sshll v5.4s, v5.4h, #0x0
+	WORD $0x4ea5bca2 // addp v2.4s, v5.4s, v5.4s
+	WORD $0x6e24dd45 // fmul v5.4s, v10.4s, v4.4s
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x4e25cc23 // fmla v3.4s, v1.4s, v5.4s
+	WORD $0x6e22dc81 // fmul v1.4s, v4.4s, v2.4s
+	WORD $0x4e29cc23 // fmla v3.4s, v1.4s, v9.4s
+	WORD $0x3d800023 // str q3, [x1]
+	WORD $0x54fff000 // b.eq l2
 
 l6:
-	WORD $0x8b1011f1 // add x17, x15, x16, lsl #4
-	WORD $0xaa1703f3 // mov x19, x23
+	WORD $0x8b131215 // add x21, x16, x19, lsl #4
+	WORD $0xaa1703fa // mov x26, x23
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
 	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x3dc00221 // ldr q1, [x17]
-	WORD $0x3dc01222 // ldr q2, [x17, #0x40]
-	WORD $0xfd400263 // ldr d3, [x19]
-	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x3dc002a1 // ldr q1, [x21]
+	WORD $0x3dc012a2 // ldr q2, [x21, #0x40]
+	WORD $0xfd400343 // ldr d3, [x26]
+	WORD $0x8b18035a // add x26, x26, x24
 	WORD $0x4e201c21 // and v1.16b, v1.16b, v0.16b
 	WORD $0x4e201c42 // and v2.16b, v2.16b, v0.16b
-	WORD $0xfd400264 // ldr d4, [x19]
-	WORD $0x8b180273 // add x19, x19, x24
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0xfd400344 // ldr d4, [x26]
+	WORD $0x8b18035a // add x26, x26, x24
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x4e823829 // zip1 v9.4s, v1.4s, v2.4s
 	WORD $0x6e180483 // mov v3.d[1], v4.d[0]
 	WORD $0x4e82782a // zip2 v10.4s, v1.4s, v2.4s
@@ -179,142 +224,145 @@ l6:
 	WORD $0x4e83a527 // smmla v7.4s, v9.16b, v3.16b
 	WORD $0x4e83a548 // smmla v8.4s, v10.16b, v3.16b
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xfd400261 // ldr d1, [x19]
-	WORD $0xfd4002a2 // ldr d2, [x21]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd400341 // ldr d1, [x26]
+	WORD $0xfd400002 // ldr d2, [x0]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e180441 // mov v1.d[1], v2.d[0]
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x4e81a525 // smmla v5.4s, v9.16b, v1.16b
 	WORD $0x4e81a546 // smmla v6.4s, v10.16b, v1.16b
-	WORD $0xfd400261 // ldr d1, [x19]
-	WORD $0xfd4002a2 // ldr d2, [x21]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd400341 // ldr d1, [x26]
+	WORD $0xfd400002 // ldr d2, [x0]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e180441 // mov v1.d[1], v2.d[0]
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x4e81a523 // smmla v3.4s, v9.16b, v1.16b
 	WORD $0x4e81a544 // smmla v4.4s, v10.16b, v1.16b
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xfd40026b // ldr d11, [x19]
-	WORD $0xfd4002a2 // ldr d2, [x21]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd40034b // ldr d11, [x26]
+	WORD $0xfd400002 // ldr d2, [x0]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e18044b // mov v11.d[1], v2.d[0]
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xaa1703f3 // mov x19, x23
+	WORD $0xaa1703fa // mov x26, x23
 	WORD $0x4e8ba521 // smmla v1.4s, v9.16b, v11.16b
 	WORD $0x4e8ba542 // smmla v2.4s, v10.16b, v11.16b
-	WORD $0x3dc02229 // ldr q9, [x17, #0x80]
-	WORD $0x3dc0322a // ldr q10, [x17, #0xc0]
-	WORD $0xfd40066b // ldr d11, [x19, #0x8]
-	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x3dc022a9 // ldr q9, [x21, #0x80]
+	WORD $0x3dc032aa // ldr q10, [x21, #0xc0]
+	WORD $0xfd40074b // ldr d11, [x26, #0x8]
+	WORD $0x8b18035a // add x26, x26, x24
 	WORD $0x4e201d29 // and v9.16b, v9.16b, v0.16b
 	WORD $0x4e201d4c // and v12.16b, v10.16b, v0.16b
-	WORD $0xfd40066a // ldr d10, [x19, #0x8]
-	WORD $0x8b180273 // add x19, x19, x24
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0xfd40074a // ldr d10, [x26, #0x8]
+	WORD $0x8b18035a // add x26, x26, x24
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x6e18054b // mov v11.d[1], v10.d[0]
 	WORD $0x4e8c392a // zip1 v10.4s, v9.4s, v12.4s
 	WORD $0x4e8c7929 // zip2 v9.4s, v9.4s, v12.4s
 	WORD $0x4e8ba547 // smmla v7.4s, v10.16b, v11.16b
 	WORD $0x4e8ba528 // smmla v8.4s, v9.16b, v11.16b
-	WORD $0xfd40066b // ldr d11, [x19, #0x8]
-	WORD $0xfd4006ac // ldr d12, [x21, #0x8]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd40074b // ldr d11, [x26, #0x8]
+	WORD $0xfd40040c // ldr d12, [x0, #0x8]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x4e8ba545 // smmla v5.4s, v10.16b, v11.16b
 	WORD $0x4e8ba526 // smmla v6.4s, v9.16b, v11.16b
-	WORD $0xfd40066b // ldr d11, [x19, #0x8]
-	WORD $0xfd4006ac // ldr d12, [x21, #0x8]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd40074b // ldr d11, [x26, #0x8]
+	WORD $0xfd40040c // ldr d12, [x0, #0x8]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x4e8ba543 // smmla v3.4s, v10.16b, v11.16b
 	WORD $0x4e8ba524 // smmla v4.4s, v9.16b, v11.16b
-	WORD $0xfd40066b // ldr d11, [x19, #0x8]
-	WORD $0xfd4006ac // ldr d12, [x21, #0x8]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd40074b // ldr d11, [x26, #0x8]
+	WORD $0xfd40040c // ldr d12, [x0, #0x8]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0xaa1703f3 // mov x19, x23
+	WORD $0xaa1703fa // mov x26, x23
 	WORD $0x4e8ba541 // smmla v1.4s, v10.16b, v11.16b
 	WORD $0x4e8ba522 // smmla v2.4s, v9.16b, v11.16b
-	WORD $0x3dc00229 // ldr q9, [x17]
-	WORD $0x3dc0122a // ldr q10, [x17, #0x40]
-	WORD $0xfd400a6b // ldr d11, [x19, #0x10]
-	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x3dc002a9 // ldr q9, [x21]
+	WORD $0x3dc012aa // ldr q10, [x21, #0x40]
+	WORD $0xfd400b4b // ldr d11, [x26, #0x10]
+	WORD $0x8b18035a // add x26, x26, x24
 	WORD $0x6f0c0529 // ushr v9.16b, v9.16b, #0x4
 	WORD $0x6f0c054c // ushr v12.16b, v10.16b, #0x4
-	WORD $0xfd400a6a // ldr d10, [x19, #0x10]
-	WORD $0x8b180273 // add x19, x19, x24
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0xfd400b4a // ldr d10, [x26, #0x10]
+	WORD $0x8b18035a // add x26, x26, x24
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x6e18054b // mov v11.d[1], v10.d[0]
 	WORD $0x4e8c392a // zip1 v10.4s, v9.4s, v12.4s
 	WORD $0x4e8c7929 // zip2 v9.4s, v9.4s, v12.4s
 	WORD $0x4e8ba547 // smmla v7.4s, v10.16b, v11.16b
 	WORD $0x4e8ba528 // smmla v8.4s, v9.16b, v11.16b
-	WORD $0xfd400a6b // ldr d11, [x19, #0x10]
-	WORD $0xfd400aac // ldr d12, [x21, #0x10]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd400b4b // ldr d11, [x26, #0x10]
+	WORD $0xfd40080c // ldr d12, [x0, #0x10]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x4e8ba545 // smmla v5.4s, v10.16b, v11.16b
 	WORD $0x4e8ba526 // smmla v6.4s, v9.16b, v11.16b
-	WORD $0xfd400a6b // ldr d11, [x19, #0x10]
-	WORD $0xfd400aac // ldr d12, [x21, #0x10]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd400b4b // ldr d11, [x26, #0x10]
+	WORD $0xfd40080c // ldr d12, [x0, #0x10]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x4e8ba543 // smmla v3.4s, v10.16b, v11.16b
 	WORD $0x4e8ba524 // smmla v4.4s, v9.16b, v11.16b
-	WORD $0xfd400a6b // ldr d11, [x19, #0x10]
-	WORD $0xfd400aac // ldr d12, [x21, #0x10]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd400b4b // ldr d11, [x26, #0x10]
+	WORD $0xfd40080c // ldr d12, [x0, #0x10]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0xaa1703f3 // mov x19, x23
+	WORD $0xaa1703fa // mov x26, x23
 	WORD $0x4e8ba541 // smmla v1.4s, v10.16b, v11.16b
 	WORD $0x4e8ba522 // smmla v2.4s, v9.16b, v11.16b
-	WORD $0x3dc02229 // ldr q9, [x17, #0x80]
-	WORD $0x3dc0322a // ldr q10, [x17, #0xc0]
-	WORD $0x8b180271 // add x17, x19, x24
-	WORD $0xfd400e6c // ldr d12, [x19, #0x18]
+	WORD $0x3dc022a9 // ldr q9, [x21, #0x80]
+	WORD $0x3dc032aa // ldr q10, [x21, #0xc0]
+	WORD $0x8b180355 // add x21, x26, x24
+	WORD $0xfd400f4c // ldr d12, [x26, #0x18]
 	WORD $0x6f0c0529 // ushr v9.16b, v9.16b, #0x4
 	WORD $0x6f0c054b // ushr v11.16b, v10.16b, #0x4
-	WORD $0xfd400e2a // ldr d10, [x17, #0x18]
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x8b180233 // add x19, x17, x24
+	WORD $0xfd400eaa // ldr d10, [x21, #0x18]
+	WORD $0x8b1802b5 // add x21, x21, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x6e18054c // mov v12.d[1], v10.d[0]
 	WORD $0x4e8b392a // zip1 v10.4s, v9.4s, v11.4s
 	WORD $0x4e8b7929 // zip2 v9.4s, v9.4s, v11.4s
 	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
 	WORD $0x4e8ca528 // smmla v8.4s, v9.16b, v12.16b
-	WORD $0xfd400e2b // ldr d11, [x17, #0x18]
-	WORD $0xfd400e6c // ldr d12, [x19, #0x18]
-	WORD $0x8b180271 // add x17, x19, x24
+	WORD $0xfd400eab // ldr d11, [x21, #0x18]
+	WORD $0xfd400f4c // ldr d12, [x26, #0x18]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b180233 // add x19, x17, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e8ba545 // smmla v5.4s, v10.16b, v11.16b
 	WORD $0x4e8ba526 // smmla v6.4s, v9.16b, v11.16b
-	WORD $0xfd400e2b // ldr d11, [x17, #0x18]
-	WORD $0xfd400e6c // ldr d12, [x19, #0x18]
-	WORD $0x8b180271 // add x17, x19, x24
+	WORD $0xfd400eab // ldr d11, [x21, #0x18]
+	WORD $0xfd400f4c // ldr d12, [x26, #0x18]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0x8b180233 // add x19, x17, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e8ba543 // smmla v3.4s, v10.16b, v11.16b
 	WORD $0x4e8ba524 // smmla v4.4s, v9.16b, v11.16b
-	WORD $0xfd400e2b // ldr d11, [x17, #0x18]
-	WORD $0xfd400e6c // ldr d12, [x19, #0x18]
-	WORD $0x8b180271 // add x17, x19, x24
+	WORD $0xfd400eab // ldr d11, [x21, #0x18]
+	WORD $0xfd400f4c // ldr d12, [x26, #0x18]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
+	WORD $0xaa0b03f5 // mov x21, x11
 	WORD $0x4e8ba541 // smmla v1.4s, v10.16b, v11.16b
 	WORD $0x4e8ba522 // smmla v2.4s, v9.16b, v11.16b
-	WORD $0xfc707ac9 // ldr d9, [x22, x16, lsl #3]
-	WORD $0xb4ffe389 // cbz x9, l4
-	WORD $0x2e613929 // shll v9.4s, v9.4h, #16
-	WORD $0x17ffff1b // b l5
+	WORD $0xfc737ac9 // ldr d9, [x22, x19, lsl #3]
+	WORD $0xb4ffde29 // cbz x9, l4
+	WORD $0xfc737a2b // ldr d11, [x17, x19, lsl #3]
+	WORD $0x2e61392a // shll v10.4s, v9.4h, #16
+	WORD $0x2e613969 // shll v9.4s, v11.4h, #16
+	WORD $0x17fffef0 // b l5
 
 l7:
 	RET
 
-// func mlx5x8NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[3]int)
+// func mlx5x8NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[2]int)
 TEXT ·mlx5x8NEON(SB), NOSPLIT, $0-56
 	MOVD y+0(FP), R20
 	MOVD yStride+8(FP), R21
@@ -352,301 +400,349 @@ TEXT ·mlx5x8NEON(SB), NOSPLIT, $0-56
 	WORD $0x8b0a016c // add x12, x11, x10
 	WORD $0xad000160 // stp q0, q0, [x11]
 	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
-	WORD $0x5400232b // b.lt l7
+	WORD $0x5400292b // b.lt l7
 	WORD $0xd2c0280b // mov x11, #0x14000000000
 	WORD $0xd2c0080c // mov x12, #0x4000000000
+	WORD $0x531b690d // lsl w13, w8, #5
+	WORD $0x9b0b310e // madd x14, x8, x11, x12
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
-	WORD $0x9b0b310c // madd x12, x8, x11, x12
-	WORD $0x531b690b // lsl w11, w8, #5
 	WORD $0x4f00e601 // movi v1.16b, #0x10
-	WORD $0x8b1902ed // add x13, x23, x25
-	WORD $0x93407d6b // sxtw x11, w11
-	WORD $0x9360fd8c // asr x12, x12, #32
+	WORD $0x8b1902eb // add x11, x23, x25
+	WORD $0x93407dad // sxtw x13, w13
+	WORD $0x8b590d6c // add x12, x11, x25, lsr #3
+	WORD $0x9360fdce // asr x14, x14, #32
 	WORD $0x14000004 // b l1
 
 l0:
-	WORD $0xeb0b0339 // subs x25, x25, x11
-	WORD $0x8b0c02d6 // add x22, x22, x12
-	WORD $0x5400218d // b.le l7
+	WORD $0xeb0d0339 // subs x25, x25, x13
+	WORD $0x8b0e02d6 // add x22, x22, x14
+	WORD $0x5400276d // b.le l7
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
 	WORD $0x54ffff8b // b.lt l0
-	WORD $0x2a1f03ee // mov w14, wzr
-	WORD $0x910102cf // add x15, x22, #0x40
-	WORD $0x14000007 // b l3
+	WORD $0x2a1f03ef // mov w15, wzr
+	WORD $0x910102d0 // add x16, x22, #0x40
+	WORD $0x910082d1 // add x17, x22, #0x20
+	WORD $0x14000008 // b l3
 
 l2:
-	WORD $0x110005ce // add w14, w14, #0x1
-	WORD $0x910501ef // add x15, x15, #0x140
+	WORD $0x110005ef // add w15, w15, #0x1
+	WORD $0x91050210 // add x16, x16, #0x140
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x6b0801df // cmp w14, w8
-	WORD $0x910011ad // add x13, x13, #0x4
-	WORD $0x54fffe60 // b.eq l0
+	WORD $0x6b0801ff // cmp w15, w8
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x9100118c // add x12, x12, #0x4
+	WORD $0x54fffe20 // b.eq l0
 
 l3:
-	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x1400004f // b l6
+	WORD $0xaa1f03f3 // mov x19, xzr
+	WORD $0x14000079 // b l6
 
 l4:
-	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0xfc737a2c // ldr d12, [x17, x19, lsl #3]
+	WORD $0x0e21794b // fcvtl v11.4s, v10.4h
+	WORD $0x0e21798a // fcvtl v10.4s, v12.4h
 
 l5:
-	WORD $0x4e89190b // uzp1 v11.4s, v8.4s, v9.4s
-	WORD $0xaa0d03f1 // mov x17, x13
-	WORD $0x8b101293 // add x19, x20, x16, lsl #4
-	WORD $0xbd40022c // ldr s12, [x17]
+	WORD $0x8b131280 // add x0, x20, x19, lsl #4
+	WORD $0xaa0c03fa // mov x26, x12
+	WORD $0x4e89190f // uzp1 v15.4s, v8.4s, v9.4s
 	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x3dc0026d // ldr q13, [x19]
-	WORD $0x8b0a0275 // add x21, x19, x10
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f8c914c // fmul v12.4s, v10.4s, v12.s[0]
-	WORD $0x91000610 // add x16, x16, #0x1
-	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
-	WORD $0xf100121f // cmp x16, #0x4
+	WORD $0x91000673 // add x19, x19, #0x1
+	WORD $0x3dc0000c // ldr q12, [x0]
+	WORD $0x4dd8caad // ld1r { v13.4s }, [x21], x24
+	WORD $0x0dd8cb4e // ld1r { v14.2s }, [x26], x24
+	WORD $0x8b0a0001 // add x1, x0, x10
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0xf100127f // cmp x19, #0x4
+	WORD $0x6e2ddd70 // fmul v16.4s, v11.4s, v13.4s
 	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x4e2ccd6d // fmla v13.4s, v11.4s, v12.4s
-	WORD $0x3d80026d // str q13, [x19]
-	WORD $0xbd400229 // ldr s9, [x17]
-	WORD $0x3dc002ab // ldr q11, [x21]
-	WORD $0x8b0a02b3 // add x19, x21, x10
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
-	WORD $0x4e29cd0b // fmla v11.4s, v8.4s, v9.4s
-	WORD $0x4e8718c8 // uzp1 v8.4s, v6.4s, v7.4s
+	WORD $0x0f10a5ce // sshll v14.4s, v14.4h, #0x0
+	WORD $0x4eaebdce // addp v14.4s, v14.4s, v14.4s
+	WORD $0x4e30cdec // fmla v12.4s, v15.4s, v16.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0x6e2eddad // fmul v13.4s, v13.4s, v14.4s
+	WORD $0x4e2acdac // fmla v12.4s, v13.4s, v10.4s
+	WORD $0x3d80000c // str q12, [x0]
+	WORD $0x3dc0002c // ldr q12, [x1]
+	WORD $0x8b0a0020 // add x0, x1, x10
+	WORD $0x4dd8caad // ld1r { v13.4s }, [x21], x24
+	WORD $0x0dd8cb4e // ld1r { v14.2s }, [x26], x24
+	WORD $0x0f10a5ce // sshll v14.4s, v14.4h, #0x0
+	WORD $0x4eaebdc9 // addp v9.4s, v14.4s, v14.4s
+	WORD $0x6e2ddd6e // fmul v14.4s, v11.4s, v13.4s
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x4e2ecd0c // fmla v12.4s, v8.4s, v14.4s
+	WORD $0x6e29dda8 // fmul v8.4s, v13.4s, v9.4s
+	WORD $0x4e8718cd // uzp1 v13.4s, v6.4s, v7.4s
 	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
-	WORD $0x3d8002ab // str q11, [x21]
-	WORD $0xbd400229 // ldr s9, [x17]
-	WORD $0x3dc0026b // ldr q11, [x19]
-	WORD $0x8b0a0275 // add x21, x19, x10
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x4e2acd0c // fmla v12.4s, v8.4s, v10.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x4e29cd0b // fmla v11.4s, v8.4s, v9.4s
-	WORD $0x3d80026b // str q11, [x19]
-	WORD $0xbd400227 // ldr s7, [x17]
-	WORD $0x3dc002a8 // ldr q8, [x21]
-	WORD $0x8b0a02b3 // add x19, x21, x10
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
-	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
-	WORD $0x4e851886 // uzp1 v6.4s, v4.4s, v5.4s
+	WORD $0x3d80002c // str q12, [x1]
+	WORD $0x3dc00008 // ldr q8, [x0]
+	WORD $0x8b0a0001 // add x1, x0, x10
+	WORD $0x4dd8caa9 // ld1r { v9.4s }, [x21], x24
+	WORD $0x0dd8cb4c // ld1r { v12.2s }, [x26], x24
+	WORD $0x6e29dd6e // fmul v14.4s, v11.4s, v9.4s
+	WORD $0x0f10a58c // sshll v12.4s, v12.4h, #0x0
+	WORD $0x4eacbd8c // addp v12.4s, v12.4s, v12.4s
+	WORD $0x4e2ecda8 // fmla v8.4s, v13.4s, v14.4s
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x6e2cdd29 // fmul v9.4s, v9.4s, v12.4s
+	WORD $0x4e2acd28 // fmla v8.4s, v9.4s, v10.4s
+	WORD $0x3d800008 // str q8, [x0]
+	WORD $0x3dc00028 // ldr q8, [x1]
+	WORD $0x8b0a0020 // add x0, x1, x10
+	WORD $0x4dd8caa9 // ld1r { v9.4s }, [x21], x24
+	WORD $0x0dd8cb4c // ld1r { v12.2s }, [x26], x24
+	WORD $0x0f10a58c // sshll v12.4s, v12.4h, #0x0
+	WORD $0x4eacbd87 // addp v7.4s, v12.4s, v12.4s
+	WORD $0x6e29dd6c // fmul v12.4s, v11.4s, v9.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4e2cccc8 // fmla v8.4s, v6.4s, v12.4s
+	WORD $0x6e27dd26 // fmul v6.4s, v9.4s, v7.4s
+	WORD $0x4e851889 // uzp1 v9.4s, v4.4s, v5.4s
 	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
-	WORD $0x3d8002a8 // str q8, [x21]
-	WORD $0xbd400227 // ldr s7, [x17]
-	WORD $0x3dc00268 // ldr q8, [x19]
-	WORD $0x8b0a0275 // add x21, x19, x10
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x4e2accc8 // fmla v8.4s, v6.4s, v10.4s
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
 	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
-	WORD $0x3d800268 // str q8, [x19]
-	WORD $0xbd400225 // ldr s5, [x17]
-	WORD $0x3dc002a6 // ldr q6, [x21]
-	WORD $0x8b0a02b3 // add x19, x21, x10
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
-	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
-	WORD $0x4e831844 // uzp1 v4.4s, v2.4s, v3.4s
+	WORD $0x3d800028 // str q8, [x1]
+	WORD $0x3dc00006 // ldr q6, [x0]
+	WORD $0x8b0a0001 // add x1, x0, x10
+	WORD $0x4dd8caa7 // ld1r { v7.4s }, [x21], x24
+	WORD $0x0dd8cb48 // ld1r { v8.2s }, [x26], x24
+	WORD $0x6e27dd6c // fmul v12.4s, v11.4s, v7.4s
+	WORD $0x0f10a508 // sshll v8.4s, v8.4h, #0x0
+	WORD $0x4ea8bd08 // addp v8.4s, v8.4s, v8.4s
+	WORD $0x4e2ccd26 // fmla v6.4s, v9.4s, v12.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e28dce7 // fmul v7.4s, v7.4s, v8.4s
+	WORD $0x4e2acce6 // fmla v6.4s, v7.4s, v10.4s
+	WORD $0x3d800006 // str q6, [x0]
+	WORD $0x3dc00026 // ldr q6, [x1]
+	WORD $0x8b0a0020 // add x0, x1, x10
+	WORD $0x4dd8caa7 // ld1r { v7.4s }, [x21], x24
+	WORD $0x0dd8cb48 // ld1r { v8.2s }, [x26], x24
+	WORD $0x0f10a508 // sshll v8.4s, v8.4h, #0x0
+	WORD $0x4ea8bd05 // addp v5.4s, v8.4s, v8.4s
+	WORD $0x6e27dd68 // fmul v8.4s, v11.4s, v7.4s
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4e28cc86 // fmla v6.4s, v4.4s, v8.4s
+	WORD $0x6e25dce4 // fmul v4.4s, v7.4s, v5.4s
+	WORD $0x4e831847 // uzp1 v7.4s, v2.4s, v3.4s
 	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
-	WORD $0x3d8002a6 // str q6, [x21]
-	WORD $0xbd400225 // ldr s5, [x17]
-	WORD $0x3dc00266 // ldr q6, [x19]
-	WORD $0x8b0a0275 // add x21, x19, x10
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4e2acc86 // fmla v6.4s, v4.4s, v10.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
-	WORD $0x3d800266 // str q6, [x19]
-	WORD $0xbd400223 // ldr s3, [x17]
-	WORD $0x3dc002a4 // ldr q4, [x21]
-	WORD $0x8b0a02b3 // add x19, x21, x10
-	WORD $0x8b180231 // add x17, x17, x24
-	WORD $0x4f839143 // fmul v3.4s, v10.4s, v3.s[0]
-	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
-	WORD $0x3d8002a4 // str q4, [x21]
-	WORD $0x54fff560 // b.eq l2
+	WORD $0x3d800026 // str q6, [x1]
+	WORD $0x3dc00004 // ldr q4, [x0]
+	WORD $0x8b0a0001 // add x1, x0, x10
+	WORD $0x4dd8caa5 // ld1r { v5.4s }, [x21], x24
+	WORD $0x0dd8cb46 // ld1r { v6.2s }, [x26], x24
+	WORD $0x6e25dd68 // fmul v8.4s, v11.4s, v5.4s
+	WORD $0x0f10a4c6 // sshll v6.4s, v6.4h, #0x0
+	WORD $0x4ea6bcc6 // addp v6.4s, v6.4s, v6.4s
+	WORD $0x4e28cce4 // fmla v4.4s, v7.4s, v8.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
+	WORD $0x4e2acca4 // fmla v4.4s, v5.4s, v10.4s
+	WORD $0x3d800004 // str q4, [x0]
+	WORD $0x3dc00024 // ldr q4, [x1]
+	WORD $0x4dd8caa5 // ld1r { v5.4s }, [x21], x24
+	WORD $0x0dd8cb46 // ld1r { v6.2s }, [x26], x24
+	WORD $0x8b0a003a // add x26, x1, x10
+	WORD $0x0f10a4c6 // sshll v6.4s, v6.4h, #0x0
+	WORD $0x4ea6bcc3 // addp v3.4s, v6.4s, v6.4s
+	WORD $0x6e25dd66 // fmul v6.4s, v11.4s, v5.4s
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x4e26cc44 // fmla v4.4s, v2.4s, v6.4s
+	WORD $0x6e23dca2 // fmul v2.4s, v5.4s, v3.4s
+	WORD $0x4e2acc44 // fmla v4.4s, v2.4s, v10.4s
+	WORD $0x3d800024 // str q4, [x1]
+	WORD $0x54fff000 // b.eq l2
 
 l6:
-	WORD $0x8b1011f1 // add x17, x15, x16, lsl #4
-	WORD $0xaa1703f3 // mov x19, x23
+	WORD $0x8b131215 // add x21, x16, x19, lsl #4
+	WORD $0xaa1703fa // mov x26, x23
 	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
 	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x3dc04222 // ldr q2, [x17, #0x100]
-	WORD $0x3dc00223 // ldr q3, [x17]
-	WORD $0x3dc01225 // ldr q5, [x17, #0x40]
-	WORD $0xfd400266 // ldr d6, [x19]
+	WORD $0x3dc042a2 // ldr q2, [x21, #0x100]
+	WORD $0x3dc002a3 // ldr q3, [x21]
+	WORD $0x3dc012a5 // ldr q5, [x21, #0x40]
+	WORD $0xfd400346 // ldr d6, [x26]
 	WORD $0x4f0c5444 // shl v4.16b, v2.16b, #0x4
 	WORD $0x4f0b5442 // shl v2.16b, v2.16b, #0x3
 	WORD $0x4e201c63 // and v3.16b, v3.16b, v0.16b
 	WORD $0x4e201ca5 // and v5.16b, v5.16b, v0.16b
-	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x8b18035a // add x26, x26, x24
 	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
 	WORD $0x4e211c42 // and v2.16b, v2.16b, v1.16b
 	WORD $0x4ea31c83 // orr v3.16b, v4.16b, v3.16b
 	WORD $0x4ea51c42 // orr v2.16b, v2.16b, v5.16b
-	WORD $0xfd400264 // ldr d4, [x19]
-	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0xfd400344 // ldr d4, [x26]
+	WORD $0x8b18035a // add x26, x26, x24
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
 	WORD $0x6e180486 // mov v6.d[1], v4.d[0]
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x4e82386a // zip1 v10.4s, v3.4s, v2.4s
 	WORD $0x4e82786b // zip2 v11.4s, v3.4s, v2.4s
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
 	WORD $0x4e86a548 // smmla v8.4s, v10.16b, v6.16b
 	WORD $0x4e86a569 // smmla v9.4s, v11.16b, v6.16b
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0xfd400262 // ldr d2, [x19]
-	WORD $0xfd4002a3 // ldr d3, [x21]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd400342 // ldr d2, [x26]
+	WORD $0xfd400003 // ldr d3, [x0]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e180462 // mov v2.d[1], v3.d[0]
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x4e82a546 // smmla v6.4s, v10.16b, v2.16b
 	WORD $0x4e82a567 // smmla v7.4s, v11.16b, v2.16b
-	WORD $0xfd400262 // ldr d2, [x19]
-	WORD $0xfd4002a3 // ldr d3, [x21]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd400342 // ldr d2, [x26]
+	WORD $0xfd400003 // ldr d3, [x0]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e180462 // mov v2.d[1], v3.d[0]
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x4e82a544 // smmla v4.4s, v10.16b, v2.16b
 	WORD $0x4e82a565 // smmla v5.4s, v11.16b, v2.16b
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xfd40026c // ldr d12, [x19]
-	WORD $0xfd4002a3 // ldr d3, [x21]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd40034c // ldr d12, [x26]
+	WORD $0xfd400003 // ldr d3, [x0]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e18046c // mov v12.d[1], v3.d[0]
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xaa1703f3 // mov x19, x23
+	WORD $0xaa1703fa // mov x26, x23
 	WORD $0x4e8ca542 // smmla v2.4s, v10.16b, v12.16b
 	WORD $0x4e8ca563 // smmla v3.4s, v11.16b, v12.16b
-	WORD $0x3dc0422a // ldr q10, [x17, #0x100]
-	WORD $0x3dc0222c // ldr q12, [x17, #0x80]
-	WORD $0x3dc0322d // ldr q13, [x17, #0xc0]
-	WORD $0x8b180275 // add x21, x19, x24
-	WORD $0xfd40066e // ldr d14, [x19, #0x8]
+	WORD $0x3dc042aa // ldr q10, [x21, #0x100]
+	WORD $0x3dc022ac // ldr q12, [x21, #0x80]
+	WORD $0x3dc032ad // ldr q13, [x21, #0xc0]
+	WORD $0x8b180340 // add x0, x26, x24
+	WORD $0xfd40074e // ldr d14, [x26, #0x8]
 	WORD $0x4f0a554b // shl v11.16b, v10.16b, #0x2
 	WORD $0x4e2a854a // add v10.16b, v10.16b, v10.16b
 	WORD $0x4e201d8c // and v12.16b, v12.16b, v0.16b
 	WORD $0x4e201dad // and v13.16b, v13.16b, v0.16b
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x4e211d6b // and v11.16b, v11.16b, v1.16b
 	WORD $0x4e211d4a // and v10.16b, v10.16b, v1.16b
 	WORD $0x4eac1d6c // orr v12.16b, v11.16b, v12.16b
 	WORD $0x4ead1d4a // orr v10.16b, v10.16b, v13.16b
-	WORD $0xfd4006ab // ldr d11, [x21, #0x8]
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0xfd40040b // ldr d11, [x0, #0x8]
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x6e18056e // mov v14.d[1], v11.d[0]
 	WORD $0x4e8a398b // zip1 v11.4s, v12.4s, v10.4s
 	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
 	WORD $0x4e8ea568 // smmla v8.4s, v11.16b, v14.16b
 	WORD $0x4e8ea549 // smmla v9.4s, v10.16b, v14.16b
-	WORD $0xfd40066c // ldr d12, [x19, #0x8]
-	WORD $0xfd4006ad // ldr d13, [x21, #0x8]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd40074c // ldr d12, [x26, #0x8]
+	WORD $0xfd40040d // ldr d13, [x0, #0x8]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x4e8ca566 // smmla v6.4s, v11.16b, v12.16b
 	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
-	WORD $0xfd40066c // ldr d12, [x19, #0x8]
-	WORD $0xfd4006ad // ldr d13, [x21, #0x8]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd40074c // ldr d12, [x26, #0x8]
+	WORD $0xfd40040d // ldr d13, [x0, #0x8]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x4e8ca564 // smmla v4.4s, v11.16b, v12.16b
 	WORD $0x4e8ca545 // smmla v5.4s, v10.16b, v12.16b
-	WORD $0xfd40066c // ldr d12, [x19, #0x8]
-	WORD $0xfd4006ad // ldr d13, [x21, #0x8]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd40074c // ldr d12, [x26, #0x8]
+	WORD $0xfd40040d // ldr d13, [x0, #0x8]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0xaa1703f3 // mov x19, x23
+	WORD $0xaa1703fa // mov x26, x23
 	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
 	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
-	WORD $0x3dc0422a // ldr q10, [x17, #0x100]
-	WORD $0x3dc0022c // ldr q12, [x17]
+	WORD $0x3dc042aa // ldr q10, [x21, #0x100]
+	WORD $0x3dc002ac // ldr q12, [x21]
 	WORD $0x6f0f054b // ushr v11.16b, v10.16b, #0x1
 	WORD $0x4e211d4a // and v10.16b, v10.16b, v1.16b
 	WORD $0x4e211d6d // and v13.16b, v11.16b, v1.16b
-	WORD $0x3dc0122b // ldr q11, [x17, #0x40]
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x3dc012ab // ldr q11, [x21, #0x40]
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x6f0c158a // usra v10.16b, v12.16b, #0x4
-	WORD $0xfd400a6c // ldr d12, [x19, #0x10]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd400b4c // ldr d12, [x26, #0x10]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6f0c156d // usra v13.16b, v11.16b, #0x4
-	WORD $0xfd400aab // ldr d11, [x21, #0x10]
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0xfd40080b // ldr d11, [x0, #0x10]
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x6e18056c // mov v12.d[1], v11.d[0]
 	WORD $0x4e8d394b // zip1 v11.4s, v10.4s, v13.4s
 	WORD $0x4e8d794a // zip2 v10.4s, v10.4s, v13.4s
 	WORD $0x4e8ca568 // smmla v8.4s, v11.16b, v12.16b
 	WORD $0x4e8ca549 // smmla v9.4s, v10.16b, v12.16b
-	WORD $0xfd400a6c // ldr d12, [x19, #0x10]
-	WORD $0xfd400aad // ldr d13, [x21, #0x10]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd400b4c // ldr d12, [x26, #0x10]
+	WORD $0xfd40080d // ldr d13, [x0, #0x10]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x4e8ca566 // smmla v6.4s, v11.16b, v12.16b
 	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
-	WORD $0xfd400a6c // ldr d12, [x19, #0x10]
-	WORD $0xfd400aad // ldr d13, [x21, #0x10]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd400b4c // ldr d12, [x26, #0x10]
+	WORD $0xfd40080d // ldr d13, [x0, #0x10]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b180275 // add x21, x19, x24
+	WORD $0x8b180340 // add x0, x26, x24
 	WORD $0x4e8ca564 // smmla v4.4s, v11.16b, v12.16b
 	WORD $0x4e8ca545 // smmla v5.4s, v10.16b, v12.16b
-	WORD $0xfd400a6c // ldr d12, [x19, #0x10]
-	WORD $0xfd400aad // ldr d13, [x21, #0x10]
-	WORD $0x8b1802b3 // add x19, x21, x24
+	WORD $0xfd400b4c // ldr d12, [x26, #0x10]
+	WORD $0xfd40080d // ldr d13, [x0, #0x10]
+	WORD $0x8b18001a // add x26, x0, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0xaa1703f3 // mov x19, x23
+	WORD $0xaa1703fa // mov x26, x23
 	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
 	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
-	WORD $0x3dc0422a // ldr q10, [x17, #0x100]
-	WORD $0x3dc0322d // ldr q13, [x17, #0xc0]
+	WORD $0x3dc042aa // ldr q10, [x21, #0x100]
+	WORD $0x3dc032ad // ldr q13, [x21, #0xc0]
 	WORD $0x6f0e054b // ushr v11.16b, v10.16b, #0x2
 	WORD $0x6f0d054a // ushr v10.16b, v10.16b, #0x3
 	WORD $0x4e211d6c // and v12.16b, v11.16b, v1.16b
 	WORD $0x4e211d4a // and v10.16b, v10.16b, v1.16b
-	WORD $0x3dc0222b // ldr q11, [x17, #0x80]
-	WORD $0x8b180271 // add x17, x19, x24
+	WORD $0x3dc022ab // ldr q11, [x21, #0x80]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6f0c156c // usra v12.16b, v11.16b, #0x4
 	WORD $0x6f0c15aa // usra v10.16b, v13.16b, #0x4
-	WORD $0xfd400e6d // ldr d13, [x19, #0x18]
-	WORD $0xfd400e2b // ldr d11, [x17, #0x18]
-	WORD $0x8b180231 // add x17, x17, x24
+	WORD $0xfd400f4d // ldr d13, [x26, #0x18]
+	WORD $0xfd400eab // ldr d11, [x21, #0x18]
+	WORD $0x8b1802b5 // add x21, x21, x24
 	WORD $0x6e18056d // mov v13.d[1], v11.d[0]
 	WORD $0x4e8a398b // zip1 v11.4s, v12.4s, v10.4s
 	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
-	WORD $0x8b180233 // add x19, x17, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e8da568 // smmla v8.4s, v11.16b, v13.16b
 	WORD $0x4e8da549 // smmla v9.4s, v10.16b, v13.16b
-	WORD $0xfd400e2c // ldr d12, [x17, #0x18]
-	WORD $0xfd400e6d // ldr d13, [x19, #0x18]
-	WORD $0x8b180271 // add x17, x19, x24
+	WORD $0xfd400eac // ldr d12, [x21, #0x18]
+	WORD $0xfd400f4d // ldr d13, [x26, #0x18]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b180233 // add x19, x17, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e8ca566 // smmla v6.4s, v11.16b, v12.16b
 	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
-	WORD $0xfd400e2c // ldr d12, [x17, #0x18]
-	WORD $0xfd400e6d // ldr d13, [x19, #0x18]
-	WORD $0x8b180271 // add x17, x19, x24
+	WORD $0xfd400eac // ldr d12, [x21, #0x18]
+	WORD $0xfd400f4d // ldr d13, [x26, #0x18]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0x8b180233 // add x19, x17, x24
+	WORD $0x8b1802ba // add x26, x21, x24
 	WORD $0x4e8ca564 // smmla v4.4s, v11.16b, v12.16b
 	WORD $0x4e8ca545 // smmla v5.4s, v10.16b, v12.16b
-	WORD $0xfd400e2c // ldr d12, [x17, #0x18]
-	WORD $0xfd400e6d // ldr d13, [x19, #0x18]
-	WORD $0x8b180271 // add x17, x19, x24
+	WORD $0xfd400eac // ldr d12, [x21, #0x18]
+	WORD $0xfd400f4d // ldr d13, [x26, #0x18]
+	WORD $0x8b180355 // add x21, x26, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
+	WORD $0xaa0b03f5 // mov x21, x11
 	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
 	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
-	WORD $0xfc707aca // ldr d10, [x22, x16, lsl #3]
-	WORD $0xb4ffe0a9 // cbz x9, l4
-	WORD $0x2e61394a // shll v10.4s, v10.4h, #16
-	WORD $0x17ffff04 // b l5
+	WORD $0xfc737aca // ldr d10, [x22, x19, lsl #3]
+	WORD $0xb4ffdb49 // cbz x9, l4
+	WORD $0xfc737a2c // ldr d12, [x17, x19, lsl #3]
+	WORD $0x2e61394b // shll v11.4s, v10.4h, #16
+	WORD $0x2e61398a // shll v10.4s, v12.4h, #16
+	WORD $0x17fffed9 // b l5
 
 l7:
 	RET

@@ -11,33 +11,28 @@ TEXT ·tiledQ4_1x1NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x91001f29 // add x9, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x8b1902e8 // add x8, x23, x25
-	WORD $0x9a99b129 // csel x9, x9, x25, lt
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b890d09 // add x9, x8, x9, asr #3
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x540005eb // b.lt l2
+	WORD $0x5400070b // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
-	WORD $0xaa1603ea // mov x10, x22
-	WORD $0xaa1903eb // mov x11, x25
-	WORD $0xaa0803ec // mov x12, x8
+	WORD $0x8b1902e8 // add x8, x23, x25
+	WORD $0x8b590d09 // add x9, x8, x25, lsr #3
 
 l0:
-	WORD $0xaa1f03ed // mov x13, xzr
-	WORD $0x9104014e // add x14, x10, #0x100
+	WORD $0xaa1f03ea // mov x10, xzr
+	WORD $0x910402cb // add x11, x22, #0x100
+	WORD $0x910482cc // add x12, x22, #0x120
 
 l1:
-	WORD $0xd37cedaf // lsl x15, x13, #4
+	WORD $0xd37ced4d // lsl x13, x10, #4
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
 	WORD $0xad401ae4 // ldp q4, q6, [x23]
-	WORD $0x8b0f0150 // add x16, x10, x15
-	WORD $0x3dc00201 // ldr q1, [x16]
-	WORD $0x3dc01205 // ldr q5, [x16, #0x40]
-	WORD $0x3dc02207 // ldr q7, [x16, #0x80]
-	WORD $0x3dc03208 // ldr q8, [x16, #0xc0]
+	WORD $0x8b0d02ce // add x14, x22, x13
+	WORD $0x3dc001c1 // ldr q1, [x14]
+	WORD $0x3dc011c5 // ldr q5, [x14, #0x40]
+	WORD $0x3dc021c7 // ldr q7, [x14, #0x80]
+	WORD $0x3dc031c8 // ldr q8, [x14, #0xc0]
 	WORD $0x4e201c23 // and v3.16b, v1.16b, v0.16b
 	WORD $0x6f0c0421 // ushr v1.16b, v1.16b, #0x4
 	WORD $0x4f84e062 // sdot v2.4s, v3.16b, v4.4b[0]
@@ -47,71 +42,40 @@ l1:
 	WORD $0x4f84e862 // sdot v2.4s, v3.16b, v4.4b[2]
 	WORD $0x4e201d03 // and v3.16b, v8.16b, v0.16b
 	WORD $0x4fa4e862 // sdot v2.4s, v3.16b, v4.4b[3]
-	WORD $0xfc6d79c3 // ldr d3, [x14, x13, lsl #3]
-	WORD $0x910005ad // add x13, x13, #0x1
-	WORD $0xf10011bf // cmp x13, #0x4
+	WORD $0x0d40c923 // ld1r { v3.2s }, [x9]
+	WORD $0xfc6a7964 // ldr d4, [x11, x10, lsl #3]
+	WORD $0x0f10a463 // sshll v3.4s, v3.4h, #0x0
 	WORD $0x4f86e022 // sdot v2.4s, v1.16b, v6.4b[0]
 	WORD $0x6f0c04a1 // ushr v1.16b, v5.16b, #0x4
+	WORD $0xfc6a7985 // ldr d5, [x12, x10, lsl #3]
+	WORD $0x9100054a // add x10, x10, #0x1
+	WORD $0x4ea3bc63 // addp v3.4s, v3.4s, v3.4s
+	WORD $0x0e2178a5 // fcvtl v5.4s, v5.4h
+	WORD $0xf100115f // cmp x10, #0x4
 	WORD $0x4fa6e022 // sdot v2.4s, v1.16b, v6.4b[1]
 	WORD $0x6f0c04e1 // ushr v1.16b, v7.16b, #0x4
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
 	WORD $0x4f86e822 // sdot v2.4s, v1.16b, v6.4b[2]
 	WORD $0x6f0c0501 // ushr v1.16b, v8.16b, #0x4
 	WORD $0x4fa6e822 // sdot v2.4s, v1.16b, v6.4b[3]
-	WORD $0x0e217861 // fcvtl v1.4s, v3.4h
-	WORD $0xbd400183 // ldr s3, [x12]
-	WORD $0x4f839021 // fmul v1.4s, v1.4s, v3.s[0]
+	WORD $0x0e217881 // fcvtl v1.4s, v4.4h
+	WORD $0xbd400104 // ldr s4, [x8]
+	WORD $0x3ced6a86 // ldr q6, [x20, x13]
+	WORD $0x4f849021 // fmul v1.4s, v1.4s, v4.s[0]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x3cef6a83 // ldr q3, [x20, x15]
-	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
-	WORD $0x3caf6a83 // str q3, [x20, x15]
-	WORD $0x54fffbc1 // b.ne l1
-	WORD $0xf100816b // subs x11, x11, #0x20
+	WORD $0x4e21cc46 // fmla v6.4s, v2.4s, v1.4s
+	WORD $0x4f849061 // fmul v1.4s, v3.4s, v4.s[0]
+	WORD $0x4e25cc26 // fmla v6.4s, v1.4s, v5.4s
+	WORD $0x3cad6a86 // str q6, [x20, x13]
+	WORD $0x54fffac1 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x9100118c // add x12, x12, #0x4
-	WORD $0x9105014a // add x10, x10, #0x140
-	WORD $0x54fffaec // b.gt l0
+	WORD $0xf1008339 // subs x25, x25, #0x20
+	WORD $0x91001108 // add x8, x8, #0x4
+	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x910502d6 // add x22, x22, #0x140
+	WORD $0x54fff9ac // b.gt l0
 
 l2:
-	WORD $0xaa1f03ea // mov x10, xzr
-	WORD $0x5280002d // mov w13, #0x1
-
-l3:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0x2a0d03eb // mov w11, w13
-	WORD $0xb240014c // orr x12, x10, #0x1
-	WORD $0xaa1903ed // mov x13, x25
-	WORD $0xaa1603ee // mov x14, x22
-	WORD $0xaa0903ef // mov x15, x9
-	WORD $0xaa0803f0 // mov x16, x8
-
-l4:
-	WORD $0x910481d1 // add x17, x14, #0x120
-	WORD $0xf10081ad // subs x13, x13, #0x20
-	WORD $0x910501ce // add x14, x14, #0x140
-	WORD $0xfc6a7a22 // ldr d2, [x17, x10, lsl #3]
-	WORD $0xfc6c7a23 // ldr d3, [x17, x12, lsl #3]
-	WORD $0x0ddfc9e4 // ld1r { v4.2s }, [x15], #4
-	WORD $0xbc404605 // ldr s5, [x16], #0x4
-	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
-	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
-	WORD $0x0e602884 // saddlp v4.2s, v4.4h
-	WORD $0x0e21d884 // scvtf v4.2s, v4.2s
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x4f841040 // fmla v0.4s, v2.4s, v4.s[0]
-	WORD $0x4f841061 // fmla v1.4s, v3.4s, v4.s[0]
-	WORD $0x54fffe4c // b.gt l4
-	WORD $0xd37ced4a // lsl x10, x10, #4
-	WORD $0xd37ced8c // lsl x12, x12, #4
-	WORD $0x2a1f03ed // mov w13, wzr
-	WORD $0x3cea6a82 // ldr q2, [x20, x10]
-	WORD $0x3cec6a83 // ldr q3, [x20, x12]
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0x3caa6a80 // str q0, [x20, x10]
-	WORD $0x5280004a // mov w10, #0x2
-	WORD $0x3cac6a81 // str q1, [x20, x12]
-	WORD $0x3707fbeb // tbnz w11, #0x0, l3
 	RET
 
 // func tiledQ4_1x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -123,231 +87,164 @@ TEXT ·tiledQ4_1x4NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ef6ac // lsl x12, x21, #2
-	WORD $0x91001f2a // add x10, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0xd37ffb0b // lsl x11, x24, #1
-	WORD $0x8b0c0288 // add x8, x20, x12
-	WORD $0x9a99b14a // csel x10, x10, x25, lt
+	WORD $0xd37ef6a8 // lsl x8, x21, #2
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b0c0109 // add x9, x8, x12
+	WORD $0x8b080289 // add x9, x20, x8
 	WORD $0xad000280 // stp q0, q0, [x20]
-	WORD $0x8b0c012d // add x13, x9, x12
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x8b1902e9 // add x9, x23, x25
-	WORD $0x8b8a0d2a // add x10, x9, x10, asr #3
-	WORD $0xad0001a0 // stp q0, q0, [x13]
-	WORD $0xad0101a0 // stp q0, q0, [x13, #0x20]
-	WORD $0x54000d2b // b.lt l2
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x5400116b // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
-	WORD $0x8b18016d // add x13, x11, x24
-	WORD $0xaa1603ee // mov x14, x22
-	WORD $0xaa1903ef // mov x15, x25
-	WORD $0xaa0903f0 // mov x16, x9
+	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0xd37ffb0a // lsl x10, x24, #1
+	WORD $0x8b590d2b // add x11, x9, x25, lsr #3
+	WORD $0x8b18014c // add x12, x10, x24
 
 l0:
-	WORD $0x8b180200 // add x0, x16, x24
-	WORD $0xaa1f03f1 // mov x17, xzr
-	WORD $0x910401d3 // add x19, x14, #0x100
-	WORD $0x910042fa // add x26, x23, #0x10
-	WORD $0x8b180000 // add x0, x0, x24
+	WORD $0x8b180171 // add x17, x11, x24
+	WORD $0x8b180133 // add x19, x9, x24
+	WORD $0xaa1f03ed // mov x13, xzr
+	WORD $0x910402ce // add x14, x22, #0x100
+	WORD $0x910482cf // add x15, x22, #0x120
+	WORD $0x910042f0 // add x16, x23, #0x10
+	WORD $0x8b180231 // add x17, x17, x24
+	WORD $0x8b180273 // add x19, x19, x24
 
 l1:
-	WORD $0xd37cee21 // lsl x1, x17, #4
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xad4032e6 // ldp q6, q12, [x23]
-	WORD $0x3cf86aed // ldr q13, [x23, x24]
-	WORD $0x8b0101c2 // add x2, x14, x1
-	WORD $0x3ceb6aee // ldr q14, [x23, x11]
-	WORD $0xfc717a6f // ldr d15, [x19, x17, lsl #3]
-	WORD $0x3dc00044 // ldr q4, [x2]
-	WORD $0x3dc01048 // ldr q8, [x2, #0x40]
-	WORD $0x3dc0204a // ldr q10, [x2, #0x80]
-	WORD $0x3dc0304b // ldr q11, [x2, #0xc0]
-	WORD $0xbd400210 // ldr s16, [x16]
-	WORD $0x8b010281 // add x1, x20, x1
-	WORD $0x4e201c81 // and v1.16b, v4.16b, v0.16b
-	WORD $0x4e201d09 // and v9.16b, v8.16b, v0.16b
-	WORD $0x4e201d47 // and v7.16b, v10.16b, v0.16b
-	WORD $0x4e201d65 // and v5.16b, v11.16b, v0.16b
-	WORD $0x6f0c0484 // ushr v4.16b, v4.16b, #0x4
-	WORD $0x6f0c0508 // ushr v8.16b, v8.16b, #0x4
-	WORD $0x6f0c054a // ushr v10.16b, v10.16b, #0x4
-	WORD $0x6f0c056b // ushr v11.16b, v11.16b, #0x4
-	WORD $0x3ced6af1 // ldr q17, [x23, x13]
-	WORD $0x4f86e022 // sdot v2.4s, v1.16b, v6.4b[0]
-	WORD $0x4f8de023 // sdot v3.4s, v1.16b, v13.4b[0]
-	WORD $0x91000631 // add x17, x17, #0x1
-	WORD $0xf100123f // cmp x17, #0x4
-	WORD $0x4fa6e122 // sdot v2.4s, v9.16b, v6.4b[1]
-	WORD $0x4fade123 // sdot v3.4s, v9.16b, v13.4b[1]
-	WORD $0x4f86e8e2 // sdot v2.4s, v7.16b, v6.4b[2]
-	WORD $0x4f8de8e3 // sdot v3.4s, v7.16b, v13.4b[2]
-	WORD $0x4fa6e8a2 // sdot v2.4s, v5.16b, v6.4b[3]
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x4fade8a3 // sdot v3.4s, v5.16b, v13.4b[3]
-	WORD $0x3cf86b4d // ldr q13, [x26, x24]
-	WORD $0x4f8ce082 // sdot v2.4s, v4.16b, v12.4b[0]
-	WORD $0x4f8ee026 // sdot v6.4s, v1.16b, v14.4b[0]
-	WORD $0x4f8de083 // sdot v3.4s, v4.16b, v13.4b[0]
-	WORD $0x4face102 // sdot v2.4s, v8.16b, v12.4b[1]
-	WORD $0x4faee126 // sdot v6.4s, v9.16b, v14.4b[1]
-	WORD $0x4fade103 // sdot v3.4s, v8.16b, v13.4b[1]
-	WORD $0x4f8ce942 // sdot v2.4s, v10.16b, v12.4b[2]
-	WORD $0x4f8ee8e6 // sdot v6.4s, v7.16b, v14.4b[2]
-	WORD $0x4f8de943 // sdot v3.4s, v10.16b, v13.4b[2]
-	WORD $0x4face962 // sdot v2.4s, v11.16b, v12.4b[3]
-	WORD $0x0e2179ec // fcvtl v12.4s, v15.4h
-	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
-	WORD $0x4faee8a6 // sdot v6.4s, v5.16b, v14.4b[3]
-	WORD $0x4fade963 // sdot v3.4s, v11.16b, v13.4b[3]
-	WORD $0x4f909190 // fmul v16.4s, v12.4s, v16.s[0]
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4f91e02f // sdot v15.4s, v1.16b, v17.4b[0]
-	WORD $0x3dc00021 // ldr q1, [x1]
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4e30cc41 // fmla v1.4s, v2.4s, v16.4s
-	WORD $0x3ceb6b42 // ldr q2, [x26, x11]
-	WORD $0x4fb1e12f // sdot v15.4s, v9.16b, v17.4b[1]
-	WORD $0x3ced6b49 // ldr q9, [x26, x13]
-	WORD $0x4f82e086 // sdot v6.4s, v4.16b, v2.4b[0]
-	WORD $0x3d800021 // str q1, [x1]
-	WORD $0x4f91e8ef // sdot v15.4s, v7.16b, v17.4b[2]
-	WORD $0x8b0c0021 // add x1, x1, x12
-	WORD $0xbc786a01 // ldr s1, [x16, x24]
-	WORD $0x4fa2e106 // sdot v6.4s, v8.16b, v2.4b[1]
-	WORD $0x4f819181 // fmul v1.4s, v12.4s, v1.s[0]
-	WORD $0x4fb1e8af // sdot v15.4s, v5.16b, v17.4b[3]
-	WORD $0x3dc00025 // ldr q5, [x1]
-	WORD $0x4f82e946 // sdot v6.4s, v10.16b, v2.4b[2]
-	WORD $0x4e21cc65 // fmla v5.4s, v3.4s, v1.4s
-	WORD $0x4f89e08f // sdot v15.4s, v4.16b, v9.4b[0]
-	WORD $0x4fa2e966 // sdot v6.4s, v11.16b, v2.4b[3]
-	WORD $0x3d800025 // str q5, [x1]
-	WORD $0x8b0c0021 // add x1, x1, x12
-	WORD $0xbd400001 // ldr s1, [x0]
-	WORD $0x4fa9e10f // sdot v15.4s, v8.16b, v9.4b[1]
-	WORD $0x3dc00023 // ldr q3, [x1]
-	WORD $0x4f819181 // fmul v1.4s, v12.4s, v1.s[0]
-	WORD $0x4e21d8c2 // scvtf v2.4s, v6.4s
-	WORD $0x4f89e94f // sdot v15.4s, v10.16b, v9.4b[2]
-	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
-	WORD $0x4fa9e96f // sdot v15.4s, v11.16b, v9.4b[3]
-	WORD $0x3d800023 // str q3, [x1]
-	WORD $0xbc786801 // ldr s1, [x0, x24]
-	WORD $0x3cec6823 // ldr q3, [x1, x12]
-	WORD $0x4e21d9e2 // scvtf v2.4s, v15.4s
-	WORD $0x4f819181 // fmul v1.4s, v12.4s, v1.s[0]
-	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
-	WORD $0x3cac6823 // str q3, [x1, x12]
-	WORD $0x54fff501 // b.ne l1
-	WORD $0xf10081ef // subs x15, x15, #0x20
+	WORD $0xd37cedb5 // lsl x21, x13, #4
+	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
+	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
+	WORD $0xad4046e6 // ldp q6, q17, [x23]
+	WORD $0x3cf86af2 // ldr q18, [x23, x24]
+	WORD $0x8b1502da // add x26, x22, x21
+	WORD $0x8b150295 // add x21, x20, x21
+	WORD $0xaa0b03e0 // mov x0, x11
+	WORD $0x3dc00342 // ldr q2, [x26]
+	WORD $0x3dc01347 // ldr q7, [x26, #0x40]
+	WORD $0x3dc0234d // ldr q13, [x26, #0x80]
+	WORD $0x3dc0334e // ldr q14, [x26, #0xc0]
+	WORD $0xaa0903fa // mov x26, x9
+	WORD $0x3cea6aeb // ldr q11, [x23, x10]
+	WORD $0x4e201c41 // and v1.16b, v2.16b, v0.16b
+	WORD $0x4e201ce5 // and v5.16b, v7.16b, v0.16b
+	WORD $0x4e201da4 // and v4.16b, v13.16b, v0.16b
+	WORD $0x4e201dc3 // and v3.16b, v14.16b, v0.16b
+	WORD $0x6f0c0442 // ushr v2.16b, v2.16b, #0x4
+	WORD $0x6f0c04e7 // ushr v7.16b, v7.16b, #0x4
+	WORD $0x6f0c05ad // ushr v13.16b, v13.16b, #0x4
+	WORD $0x3cec6ae9 // ldr q9, [x23, x12]
+	WORD $0x3cf86a10 // ldr q16, [x16, x24]
+	WORD $0x4f86e028 // sdot v8.4s, v1.16b, v6.4b[0]
+	WORD $0x4f92e02c // sdot v12.4s, v1.16b, v18.4b[0]
+	WORD $0x3cea6a0a // ldr q10, [x16, x10]
+	WORD $0xfc6d79cf // ldr d15, [x14, x13, lsl #3]
+	WORD $0xfc6d79f3 // ldr d19, [x15, x13, lsl #3]
+	WORD $0x3dc002b4 // ldr q20, [x21]
+	WORD $0x6f0c05ce // ushr v14.16b, v14.16b, #0x4
+	WORD $0x910005ad // add x13, x13, #0x1
+	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
+	WORD $0xf10011bf // cmp x13, #0x4
+	WORD $0x4fa6e0a8 // sdot v8.4s, v5.16b, v6.4b[1]
+	WORD $0x4fb2e0ac // sdot v12.4s, v5.16b, v18.4b[1]
+	WORD $0x4f86e888 // sdot v8.4s, v4.16b, v6.4b[2]
+	WORD $0x4f92e88c // sdot v12.4s, v4.16b, v18.4b[2]
+	WORD $0x4fa6e868 // sdot v8.4s, v3.16b, v6.4b[3]
+	WORD $0x3cec6a06 // ldr q6, [x16, x12]
+	WORD $0x4fb2e86c // sdot v12.4s, v3.16b, v18.4b[3]
+	WORD $0x4dd8cb55 // ld1r { v21.4s }, [x26], x24
+	WORD $0x0dd8c816 // ld1r { v22.2s }, [x0], x24
+	WORD $0x4f91e048 // sdot v8.4s, v2.16b, v17.4b[0]
+	WORD $0x4f90e04c // sdot v12.4s, v2.16b, v16.4b[0]
+	WORD $0x0f10a6d6 // sshll v22.4s, v22.4h, #0x0
+	WORD $0x4fb1e0e8 // sdot v8.4s, v7.16b, v17.4b[1]
+	WORD $0x4fb0e0ec // sdot v12.4s, v7.16b, v16.4b[1]
+	WORD $0x4f91e9a8 // sdot v8.4s, v13.16b, v17.4b[2]
+	WORD $0x4f90e9ac // sdot v12.4s, v13.16b, v16.4b[2]
+	WORD $0x4fb1e9c8 // sdot v8.4s, v14.16b, v17.4b[3]
+	WORD $0x4eb6bed1 // addp v17.4s, v22.4s, v22.4s
+	WORD $0x6e35ddf6 // fmul v22.4s, v15.4s, v21.4s
+	WORD $0x4fb0e9cc // sdot v12.4s, v14.16b, v16.4b[3]
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x4e21d917 // scvtf v23.4s, v8.4s
+	WORD $0x0e217a68 // fcvtl v8.4s, v19.4h
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x6e31deb1 // fmul v17.4s, v21.4s, v17.4s
+	WORD $0x4e36cef4 // fmla v20.4s, v23.4s, v22.4s
+	WORD $0x4e28ce34 // fmla v20.4s, v17.4s, v8.4s
+	WORD $0x6f00e411 // movi v17.2d, #0000000000000000
+	WORD $0x3d8002b4 // str q20, [x21]
+	WORD $0x4f8be031 // sdot v17.4s, v1.16b, v11.4b[0]
+	WORD $0x8b0802b5 // add x21, x21, x8
+	WORD $0x0d40c812 // ld1r { v18.2s }, [x0]
+	WORD $0x3dc002b4 // ldr q20, [x21]
+	WORD $0xaa1103e0 // mov x0, x17
+	WORD $0x0f10a652 // sshll v18.4s, v18.4h, #0x0
+	WORD $0x4fabe0b1 // sdot v17.4s, v5.16b, v11.4b[1]
+	WORD $0x4eb2be50 // addp v16.4s, v18.4s, v18.4s
+	WORD $0xbd400352 // ldr s18, [x26]
+	WORD $0xaa1303fa // mov x26, x19
+	WORD $0x4f8be891 // sdot v17.4s, v4.16b, v11.4b[2]
+	WORD $0x4f9291f3 // fmul v19.4s, v15.4s, v18.s[0]
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x4fabe871 // sdot v17.4s, v3.16b, v11.4b[3]
+	WORD $0x4e33cd94 // fmla v20.4s, v12.4s, v19.4s
+	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
+	WORD $0x4f92920b // fmul v11.4s, v16.4s, v18.s[0]
+	WORD $0x4f8ae051 // sdot v17.4s, v2.16b, v10.4b[0]
+	WORD $0x4f89e02c // sdot v12.4s, v1.16b, v9.4b[0]
+	WORD $0x4e28cd74 // fmla v20.4s, v11.4s, v8.4s
+	WORD $0x4faae0f1 // sdot v17.4s, v7.16b, v10.4b[1]
+	WORD $0x4fa9e0ac // sdot v12.4s, v5.16b, v9.4b[1]
+	WORD $0x3d8002b4 // str q20, [x21]
+	WORD $0x8b0802b5 // add x21, x21, x8
+	WORD $0x3dc002a1 // ldr q1, [x21]
+	WORD $0x4dd8cb4b // ld1r { v11.4s }, [x26], x24
+	WORD $0x0dd8c810 // ld1r { v16.2s }, [x0], x24
+	WORD $0x4f8ae9b1 // sdot v17.4s, v13.16b, v10.4b[2]
+	WORD $0x4f89e88c // sdot v12.4s, v4.16b, v9.4b[2]
+	WORD $0x6e2bdde4 // fmul v4.4s, v15.4s, v11.4s
+	WORD $0x0f10a605 // sshll v5.4s, v16.4h, #0x0
+	WORD $0x4faae9d1 // sdot v17.4s, v14.16b, v10.4b[3]
+	WORD $0x4fa9e86c // sdot v12.4s, v3.16b, v9.4b[3]
+	WORD $0x4ea5bca5 // addp v5.4s, v5.4s, v5.4s
+	WORD $0x4e21da2a // scvtf v10.4s, v17.4s
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4f86e04c // sdot v12.4s, v2.16b, v6.4b[0]
+	WORD $0x4e24cd41 // fmla v1.4s, v10.4s, v4.4s
+	WORD $0x6e25dd63 // fmul v3.4s, v11.4s, v5.4s
+	WORD $0x4fa6e0ec // sdot v12.4s, v7.16b, v6.4b[1]
+	WORD $0x4e28cc61 // fmla v1.4s, v3.4s, v8.4s
+	WORD $0x4f86e9ac // sdot v12.4s, v13.16b, v6.4b[2]
+	WORD $0x3d8002a1 // str q1, [x21]
+	WORD $0x4fa6e9cc // sdot v12.4s, v14.16b, v6.4b[3]
+	WORD $0x0d40c801 // ld1r { v1.2s }, [x0]
+	WORD $0xbd400342 // ldr s2, [x26]
+	WORD $0x3ce86aa5 // ldr q5, [x21, x8]
+	WORD $0x4f8291e3 // fmul v3.4s, v15.4s, v2.s[0]
+	WORD $0x0f10a421 // sshll v1.4s, v1.4h, #0x0
+	WORD $0x4e21d984 // scvtf v4.4s, v12.4s
+	WORD $0x4ea1bc21 // addp v1.4s, v1.4s, v1.4s
+	WORD $0x4e23cc85 // fmla v5.4s, v4.4s, v3.4s
+	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
+	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
+	WORD $0x4e28cc25 // fmla v5.4s, v1.4s, v8.4s
+	WORD $0x3ca86aa5 // str q5, [x21, x8]
+	WORD $0x54fff141 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x91001210 // add x16, x16, #0x4
-	WORD $0x910501ce // add x14, x14, #0x140
-	WORD $0x54fff3cc // b.gt l0
+	WORD $0xf1008339 // subs x25, x25, #0x20
+	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x910502d6 // add x22, x22, #0x140
+	WORD $0x54ffef8c // b.gt l0
 
 l2:
-	WORD $0x5280018c // mov w12, #0xc
-	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
-	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x9b0c52ac // madd x12, x21, x12, x20
-	WORD $0x8b18016e // add x14, x11, x24
-	WORD $0x52800033 // mov w19, #0x1
-
-l3:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x2a1303ef // mov w15, w19
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0xb2400211 // orr x17, x16, #0x1
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xaa1903f3 // mov x19, x25
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xaa0a03e0 // mov x0, x10
-	WORD $0xaa1603f5 // mov x21, x22
-	WORD $0xaa0903f7 // mov x23, x9
-	WORD $0xaa0a03fa // mov x26, x10
-
-l4:
-	WORD $0x910482a1 // add x1, x21, #0x120
-	WORD $0xf1008273 // subs x19, x19, #0x20
-	WORD $0x910502b5 // add x21, x21, #0x140
-	WORD $0xfc707828 // ldr d8, [x1, x16, lsl #3]
-	WORD $0xfc717829 // ldr d9, [x1, x17, lsl #3]
-	WORD $0x8b180001 // add x1, x0, x24
-	WORD $0x0ddfcb4a // ld1r { v10.2s }, [x26], #4
-	WORD $0x0d40c82b // ld1r { v11.2s }, [x1]
-	WORD $0x8b0b0001 // add x1, x0, x11
-	WORD $0x8b0e0000 // add x0, x0, x14
-	WORD $0xbd4002ee // ldr s14, [x23]
-	WORD $0x0d40c82c // ld1r { v12.2s }, [x1]
-	WORD $0x0d40c80d // ld1r { v13.2s }, [x0]
-	WORD $0xbc786aef // ldr s15, [x23, x24]
-	WORD $0x0e60294a // saddlp v10.2s, v10.4h
-	WORD $0x0e60296b // saddlp v11.2s, v11.4h
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-	WORD $0xaa1a03e0 // mov x0, x26
-	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
-	WORD $0x0e21d96b // scvtf v11.2s, v11.2s
-	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
-	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x6e2edd4a // fmul v10.4s, v10.4s, v14.4s
-	WORD $0xbc6b6aee // ldr s14, [x23, x11]
-	WORD $0x6e2fdd6b // fmul v11.4s, v11.4s, v15.4s
-	WORD $0xbc6e6aef // ldr s15, [x23, x14]
-	WORD $0x910012f7 // add x23, x23, #0x4
-	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
-	WORD $0x6e2fddad // fmul v13.4s, v13.4s, v15.4s
-	WORD $0x4f8a1107 // fmla v7.4s, v8.4s, v10.s[0]
-	WORD $0x4f8a1126 // fmla v6.4s, v9.4s, v10.s[0]
-	WORD $0x4f8b1105 // fmla v5.4s, v8.4s, v11.s[0]
-	WORD $0x4f8b1124 // fmla v4.4s, v9.4s, v11.s[0]
-	WORD $0x4f8c1100 // fmla v0.4s, v8.4s, v12.s[0]
-	WORD $0x4f8c1123 // fmla v3.4s, v9.4s, v12.s[0]
-	WORD $0x4f8d1101 // fmla v1.4s, v8.4s, v13.s[0]
-	WORD $0x4f8d1122 // fmla v2.4s, v9.4s, v13.s[0]
-	WORD $0x54fffb0c // b.gt l4
-	WORD $0xd37cee10 // lsl x16, x16, #4
-	WORD $0xd37cee31 // lsl x17, x17, #4
-	WORD $0x2a1f03f3 // mov w19, wzr
-	WORD $0x3cf06a88 // ldr q8, [x20, x16]
-	WORD $0x3cf16a89 // ldr q9, [x20, x17]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3cb06a87 // str q7, [x20, x16]
-	WORD $0x3cb16a86 // str q6, [x20, x17]
-	WORD $0x3cf06906 // ldr q6, [x8, x16]
-	WORD $0x3cf16907 // ldr q7, [x8, x17]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3cb06905 // str q5, [x8, x16]
-	WORD $0x3cb16904 // str q4, [x8, x17]
-	WORD $0x3cf069a4 // ldr q4, [x13, x16]
-	WORD $0x3cf169a5 // ldr q5, [x13, x17]
-	WORD $0x4e20d480 // fadd v0.4s, v4.4s, v0.4s
-	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3cb069a0 // str q0, [x13, x16]
-	WORD $0x3cb169a3 // str q3, [x13, x17]
-	WORD $0x3cf06980 // ldr q0, [x12, x16]
-	WORD $0x3cf16983 // ldr q3, [x12, x17]
-	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
-	WORD $0x4e22d461 // fadd v1.4s, v3.4s, v2.4s
-	WORD $0x3cb06980 // str q0, [x12, x16]
-	WORD $0x52800050 // mov w16, #0x2
-	WORD $0x3cb16981 // str q1, [x12, x17]
-	WORD $0x3707f58f // tbnz w15, #0x0, l3
 	RET
 
 // func tiledQ5_1x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -359,32 +256,27 @@ TEXT ·tiledQ5_1x1NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x91001f29 // add x9, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x8b1902e8 // add x8, x23, x25
-	WORD $0x9a99b129 // csel x9, x9, x25, lt
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b890d09 // add x9, x8, x9, asr #3
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x5400088b // b.lt l2
+	WORD $0x540009ab // b.lt l2
 	WORD $0x4f00e600 // movi v0.16b, #0x10
 	WORD $0x4f00e5e1 // movi v1.16b, #0xf
-	WORD $0xaa1603ea // mov x10, x22
-	WORD $0xaa1903eb // mov x11, x25
-	WORD $0xaa0803ec // mov x12, x8
+	WORD $0x8b1902e8 // add x8, x23, x25
+	WORD $0x8b590d09 // add x9, x8, x25, lsr #3
 
 l0:
-	WORD $0xaa1f03ed // mov x13, xzr
-	WORD $0x9105014e // add x14, x10, #0x140
+	WORD $0xaa1f03ea // mov x10, xzr
+	WORD $0x910502cb // add x11, x22, #0x140
+	WORD $0x910582cc // add x12, x22, #0x160
 
 l1:
-	WORD $0xd37cedaf // lsl x15, x13, #4
+	WORD $0xd37ced4d // lsl x13, x10, #4
 	WORD $0xad402ee9 // ldp q9, q11, [x23]
-	WORD $0x8b0f0150 // add x16, x10, x15
-	WORD $0x3dc04203 // ldr q3, [x16, #0x100]
-	WORD $0x3dc00204 // ldr q4, [x16]
-	WORD $0x3dc01208 // ldr q8, [x16, #0x40]
+	WORD $0x8b0d02ce // add x14, x22, x13
+	WORD $0x3dc041c3 // ldr q3, [x14, #0x100]
+	WORD $0x3dc001c4 // ldr q4, [x14]
+	WORD $0x3dc011c8 // ldr q8, [x14, #0x40]
 	WORD $0x4f0c5462 // shl v2.16b, v3.16b, #0x4
 	WORD $0x4e211c86 // and v6.16b, v4.16b, v1.16b
 	WORD $0x4f0b5467 // shl v7.16b, v3.16b, #0x3
@@ -396,12 +288,12 @@ l1:
 	WORD $0x4e201ce6 // and v6.16b, v7.16b, v0.16b
 	WORD $0x4e211d07 // and v7.16b, v8.16b, v1.16b
 	WORD $0x4f89e0a2 // sdot v2.4s, v5.16b, v9.4b[0]
-	WORD $0x3dc02205 // ldr q5, [x16, #0x80]
+	WORD $0x3dc021c5 // ldr q5, [x14, #0x80]
 	WORD $0x4ea71cc6 // orr v6.16b, v6.16b, v7.16b
 	WORD $0x4e201d47 // and v7.16b, v10.16b, v0.16b
 	WORD $0x4e211caa // and v10.16b, v5.16b, v1.16b
 	WORD $0x4fa9e0c2 // sdot v2.4s, v6.16b, v9.4b[1]
-	WORD $0x3dc03206 // ldr q6, [x16, #0xc0]
+	WORD $0x3dc031c6 // ldr q6, [x14, #0xc0]
 	WORD $0x4eaa1ce7 // orr v7.16b, v7.16b, v10.16b
 	WORD $0x4e201d8a // and v10.16b, v12.16b, v0.16b
 	WORD $0x4e211ccc // and v12.16b, v6.16b, v1.16b
@@ -420,67 +312,36 @@ l1:
 	WORD $0x4e201c63 // and v3.16b, v3.16b, v0.16b
 	WORD $0x6f0c14a7 // usra v7.16b, v5.16b, #0x4
 	WORD $0x6f0c14c3 // usra v3.16b, v6.16b, #0x4
+	WORD $0xfc6a7965 // ldr d5, [x11, x10, lsl #3]
 	WORD $0x4fabe082 // sdot v2.4s, v4.16b, v11.4b[1]
-	WORD $0xfc6d79c4 // ldr d4, [x14, x13, lsl #3]
-	WORD $0x910005ad // add x13, x13, #0x1
-	WORD $0xf10011bf // cmp x13, #0x4
+	WORD $0x0d40c924 // ld1r { v4.2s }, [x9]
+	WORD $0xfc6a7986 // ldr d6, [x12, x10, lsl #3]
+	WORD $0x9100054a // add x10, x10, #0x1
+	WORD $0x0e2178c6 // fcvtl v6.4s, v6.4h
+	WORD $0xf100115f // cmp x10, #0x4
+	WORD $0x0f10a484 // sshll v4.4s, v4.4h, #0x0
 	WORD $0x4f8be8e2 // sdot v2.4s, v7.16b, v11.4b[2]
+	WORD $0x3ced6a87 // ldr q7, [x20, x13]
+	WORD $0x4ea4bc84 // addp v4.4s, v4.4s, v4.4s
 	WORD $0x4fabe862 // sdot v2.4s, v3.16b, v11.4b[3]
-	WORD $0x0e217883 // fcvtl v3.4s, v4.4h
-	WORD $0xbd400184 // ldr s4, [x12]
-	WORD $0x4f849063 // fmul v3.4s, v3.4s, v4.s[0]
+	WORD $0x0e2178a3 // fcvtl v3.4s, v5.4h
+	WORD $0xbd400105 // ldr s5, [x8]
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x3cef6a84 // ldr q4, [x20, x15]
-	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
-	WORD $0x3caf6a84 // str q4, [x20, x15]
-	WORD $0x54fff941 // b.ne l1
-	WORD $0xf100816b // subs x11, x11, #0x20
+	WORD $0x4e23cc47 // fmla v7.4s, v2.4s, v3.4s
+	WORD $0x4f859082 // fmul v2.4s, v4.4s, v5.s[0]
+	WORD $0x4e26cc47 // fmla v7.4s, v2.4s, v6.4s
+	WORD $0x3cad6a87 // str q7, [x20, x13]
+	WORD $0x54fff841 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x9100118c // add x12, x12, #0x4
-	WORD $0x9106014a // add x10, x10, #0x180
-	WORD $0x54fff86c // b.gt l0
+	WORD $0xf1008339 // subs x25, x25, #0x20
+	WORD $0x91001108 // add x8, x8, #0x4
+	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x910602d6 // add x22, x22, #0x180
+	WORD $0x54fff72c // b.gt l0
 
 l2:
-	WORD $0xaa1f03ea // mov x10, xzr
-	WORD $0x5280002d // mov w13, #0x1
-
-l3:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0x2a0d03eb // mov w11, w13
-	WORD $0xb240014c // orr x12, x10, #0x1
-	WORD $0xaa1903ed // mov x13, x25
-	WORD $0xaa1603ee // mov x14, x22
-	WORD $0xaa0903ef // mov x15, x9
-	WORD $0xaa0803f0 // mov x16, x8
-
-l4:
-	WORD $0x910581d1 // add x17, x14, #0x160
-	WORD $0xf10081ad // subs x13, x13, #0x20
-	WORD $0x910601ce // add x14, x14, #0x180
-	WORD $0xfc6a7a22 // ldr d2, [x17, x10, lsl #3]
-	WORD $0xfc6c7a23 // ldr d3, [x17, x12, lsl #3]
-	WORD $0x0ddfc9e4 // ld1r { v4.2s }, [x15], #4
-	WORD $0xbc404605 // ldr s5, [x16], #0x4
-	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
-	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
-	WORD $0x0e602884 // saddlp v4.2s, v4.4h
-	WORD $0x0e21d884 // scvtf v4.2s, v4.2s
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x4f841040 // fmla v0.4s, v2.4s, v4.s[0]
-	WORD $0x4f841061 // fmla v1.4s, v3.4s, v4.s[0]
-	WORD $0x54fffe4c // b.gt l4
-	WORD $0xd37ced4a // lsl x10, x10, #4
-	WORD $0xd37ced8c // lsl x12, x12, #4
-	WORD $0x2a1f03ed // mov w13, wzr
-	WORD $0x3cea6a82 // ldr q2, [x20, x10]
-	WORD $0x3cec6a83 // ldr q3, [x20, x12]
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0x3caa6a80 // str q0, [x20, x10]
-	WORD $0x5280004a // mov w10, #0x2
-	WORD $0x3cac6a81 // str q1, [x20, x12]
-	WORD $0x3707fbeb // tbnz w11, #0x0, l3
 	RET
 
 // func tiledQ5_1x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -492,250 +353,183 @@ TEXT ·tiledQ5_1x4NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ef6ac // lsl x12, x21, #2
-	WORD $0x91001f2a // add x10, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0xd37ffb0b // lsl x11, x24, #1
-	WORD $0x8b0c0288 // add x8, x20, x12
-	WORD $0x9a99b14a // csel x10, x10, x25, lt
+	WORD $0xd37ef6a8 // lsl x8, x21, #2
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b0c0109 // add x9, x8, x12
+	WORD $0x8b080289 // add x9, x20, x8
 	WORD $0xad000280 // stp q0, q0, [x20]
-	WORD $0x8b0c012d // add x13, x9, x12
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x8b1902e9 // add x9, x23, x25
-	WORD $0x8b8a0d2a // add x10, x9, x10, asr #3
-	WORD $0xad0001a0 // stp q0, q0, [x13]
-	WORD $0xad0101a0 // stp q0, q0, [x13, #0x20]
-	WORD $0x54000fcb // b.lt l2
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x5400140b // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
-	WORD $0x8b18016d // add x13, x11, x24
-	WORD $0xaa1603ee // mov x14, x22
-	WORD $0xaa1903ef // mov x15, x25
-	WORD $0xaa0903f0 // mov x16, x9
+	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0xd37ffb0a // lsl x10, x24, #1
+	WORD $0x8b590d2b // add x11, x9, x25, lsr #3
+	WORD $0x8b18014c // add x12, x10, x24
 
 l0:
-	WORD $0x8b180200 // add x0, x16, x24
-	WORD $0xaa1f03f1 // mov x17, xzr
-	WORD $0x910501d3 // add x19, x14, #0x140
-	WORD $0x910042fa // add x26, x23, #0x10
-	WORD $0x8b180000 // add x0, x0, x24
+	WORD $0x8b180171 // add x17, x11, x24
+	WORD $0x8b180133 // add x19, x9, x24
+	WORD $0xaa1f03ed // mov x13, xzr
+	WORD $0x910502ce // add x14, x22, #0x140
+	WORD $0x910582cf // add x15, x22, #0x160
+	WORD $0x910042f0 // add x16, x23, #0x10
+	WORD $0x8b180231 // add x17, x17, x24
+	WORD $0x8b180273 // add x19, x19, x24
 
 l1:
-	WORD $0xd37cee21 // lsl x1, x17, #4
-	WORD $0xad4036ec // ldp q12, q13, [x23]
-	WORD $0x3cf86af0 // ldr q16, [x23, x24]
-	WORD $0x3ced6af2 // ldr q18, [x23, x13]
-	WORD $0x8b0101c2 // add x2, x14, x1
-	WORD $0x8b010281 // add x1, x20, x1
-	WORD $0x3dc04044 // ldr q4, [x2, #0x100]
-	WORD $0x3dc0004a // ldr q10, [x2]
-	WORD $0x3dc0104b // ldr q11, [x2, #0x40]
-	WORD $0x3dc0204e // ldr q14, [x2, #0x80]
-	WORD $0x3dc0304f // ldr q15, [x2, #0xc0]
-	WORD $0x4f0c5482 // shl v2.16b, v4.16b, #0x4
-	WORD $0x4e201d43 // and v3.16b, v10.16b, v0.16b
-	WORD $0x4f0b5486 // shl v6.16b, v4.16b, #0x3
-	WORD $0x4f0a5487 // shl v7.16b, v4.16b, #0x2
-	WORD $0x6f0f0491 // ushr v17.16b, v4.16b, #0x1
-	WORD $0x4e211c45 // and v5.16b, v2.16b, v1.16b
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0x4e211cc6 // and v6.16b, v6.16b, v1.16b
-	WORD $0x4ea31ca3 // orr v3.16b, v5.16b, v3.16b
-	WORD $0x4e201d65 // and v5.16b, v11.16b, v0.16b
-	WORD $0x4f8ce062 // sdot v2.4s, v3.16b, v12.4b[0]
-	WORD $0x4ea51cc8 // orr v8.16b, v6.16b, v5.16b
-	WORD $0x4e201dc5 // and v5.16b, v14.16b, v0.16b
-	WORD $0x4e211ce6 // and v6.16b, v7.16b, v1.16b
-	WORD $0x4e248487 // add v7.16b, v4.16b, v4.16b
-	WORD $0x4face102 // sdot v2.4s, v8.16b, v12.4b[1]
-	WORD $0x4ea51cc9 // orr v9.16b, v6.16b, v5.16b
-	WORD $0x4e201de5 // and v5.16b, v15.16b, v0.16b
-	WORD $0x4e211ce7 // and v7.16b, v7.16b, v1.16b
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x4f8ce922 // sdot v2.4s, v9.16b, v12.4b[2]
-	WORD $0x4ea51ce7 // orr v7.16b, v7.16b, v5.16b
-	WORD $0x4e211c85 // and v5.16b, v4.16b, v1.16b
-	WORD $0x4f90e066 // sdot v6.4s, v3.16b, v16.4b[0]
-	WORD $0x6f0c1545 // usra v5.16b, v10.16b, #0x4
-	WORD $0x4e211e2a // and v10.16b, v17.16b, v1.16b
-	WORD $0x6f0e0491 // ushr v17.16b, v4.16b, #0x2
-	WORD $0x4face8e2 // sdot v2.4s, v7.16b, v12.4b[3]
-	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
-	WORD $0x6f0d0484 // ushr v4.16b, v4.16b, #0x3
-	WORD $0x4fb0e106 // sdot v6.4s, v8.16b, v16.4b[1]
-	WORD $0x6f0c156a // usra v10.16b, v11.16b, #0x4
-	WORD $0x4e211e2b // and v11.16b, v17.16b, v1.16b
-	WORD $0x3ceb6af1 // ldr q17, [x23, x11]
+	WORD $0xd37cedb5 // lsl x21, x13, #4
+	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
+	WORD $0x6f00e40e // movi v14.2d, #0000000000000000
+	WORD $0xad403eeb // ldp q11, q15, [x23]
+	WORD $0x3cf86af4 // ldr q20, [x23, x24]
+	WORD $0x8b1502da // add x26, x22, x21
+	WORD $0x8b150295 // add x21, x20, x21
+	WORD $0xaa0b03e0 // mov x0, x11
+	WORD $0x3dc04349 // ldr q9, [x26, #0x100]
+	WORD $0x3dc00348 // ldr q8, [x26]
+	WORD $0x3dc0134a // ldr q10, [x26, #0x40]
+	WORD $0x3dc02352 // ldr q18, [x26, #0x80]
+	WORD $0x3dc03351 // ldr q17, [x26, #0xc0]
+	WORD $0xaa0903fa // mov x26, x9
+	WORD $0x4f0c5522 // shl v2.16b, v9.16b, #0x4
+	WORD $0x4e201d03 // and v3.16b, v8.16b, v0.16b
+	WORD $0x4f0b5524 // shl v4.16b, v9.16b, #0x3
+	WORD $0x4f0a5525 // shl v5.16b, v9.16b, #0x2
+	WORD $0x4e298526 // add v6.16b, v9.16b, v9.16b
+	WORD $0x6f0f052c // ushr v12.16b, v9.16b, #0x1
+	WORD $0x6f0e052d // ushr v13.16b, v9.16b, #0x2
+	WORD $0x3cea6af0 // ldr q16, [x23, x10]
+	WORD $0x3cf86a13 // ldr q19, [x16, x24]
+	WORD $0x4e211c42 // and v2.16b, v2.16b, v1.16b
 	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
-	WORD $0x4f8de0a2 // sdot v2.4s, v5.16b, v13.4b[0]
-	WORD $0x4f91e06c // sdot v12.4s, v3.16b, v17.4b[0]
-	WORD $0x4f90e926 // sdot v6.4s, v9.16b, v16.4b[2]
-	WORD $0x6f0c15cb // usra v11.16b, v14.16b, #0x4
-	WORD $0x3cf86b4e // ldr q14, [x26, x24]
-	WORD $0x6f0c15e4 // usra v4.16b, v15.16b, #0x4
-	WORD $0xfc717a6f // ldr d15, [x19, x17, lsl #3]
-	WORD $0x91000631 // add x17, x17, #0x1
-	WORD $0xf100123f // cmp x17, #0x4
-	WORD $0x4fade142 // sdot v2.4s, v10.16b, v13.4b[1]
-	WORD $0x4fb1e10c // sdot v12.4s, v8.16b, v17.4b[1]
-	WORD $0x4fb0e8e6 // sdot v6.4s, v7.16b, v16.4b[3]
-	WORD $0xbd400210 // ldr s16, [x16]
-	WORD $0x4f8de962 // sdot v2.4s, v11.16b, v13.4b[2]
-	WORD $0x4f91e92c // sdot v12.4s, v9.16b, v17.4b[2]
-	WORD $0x4f8ee0a6 // sdot v6.4s, v5.16b, v14.4b[0]
-	WORD $0x4fade882 // sdot v2.4s, v4.16b, v13.4b[3]
-	WORD $0x0e2179ed // fcvtl v13.4s, v15.4h
+	WORD $0xfc6d79d5 // ldr d21, [x14, x13, lsl #3]
+	WORD $0x4e211ca5 // and v5.16b, v5.16b, v1.16b
+	WORD $0x4e211cc6 // and v6.16b, v6.16b, v1.16b
+	WORD $0xfc6d79f6 // ldr d22, [x15, x13, lsl #3]
+	WORD $0x4e211dad // and v13.16b, v13.16b, v1.16b
+	WORD $0x3dc002b7 // ldr q23, [x21]
+	WORD $0x910005ad // add x13, x13, #0x1
+	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
+	WORD $0x4e201d43 // and v3.16b, v10.16b, v0.16b
+	WORD $0xf10011bf // cmp x13, #0x4
+	WORD $0x6f0c164d // usra v13.16b, v18.16b, #0x4
+	WORD $0x4f8be047 // sdot v7.4s, v2.16b, v11.4b[0]
+	WORD $0x4ea31c83 // orr v3.16b, v4.16b, v3.16b
+	WORD $0x4e201e44 // and v4.16b, v18.16b, v0.16b
+	WORD $0x4f94e04e // sdot v14.4s, v2.16b, v20.4b[0]
+	WORD $0x4ea41ca5 // orr v5.16b, v5.16b, v4.16b
+	WORD $0x4e201e24 // and v4.16b, v17.16b, v0.16b
+	WORD $0x4fabe067 // sdot v7.4s, v3.16b, v11.4b[1]
+	WORD $0x4fb4e06e // sdot v14.4s, v3.16b, v20.4b[1]
+	WORD $0x4ea41cc6 // orr v6.16b, v6.16b, v4.16b
+	WORD $0x4e211d24 // and v4.16b, v9.16b, v1.16b
+	WORD $0x6f0d0529 // ushr v9.16b, v9.16b, #0x3
+	WORD $0x4f8be8a7 // sdot v7.4s, v5.16b, v11.4b[2]
+	WORD $0x6f0c1504 // usra v4.16b, v8.16b, #0x4
+	WORD $0x4e211d88 // and v8.16b, v12.16b, v1.16b
+	WORD $0x4e211d29 // and v9.16b, v9.16b, v1.16b
+	WORD $0x3cea6a0c // ldr q12, [x16, x10]
+	WORD $0x4f94e8ae // sdot v14.4s, v5.16b, v20.4b[2]
+	WORD $0x4fabe8c7 // sdot v7.4s, v6.16b, v11.4b[3]
+	WORD $0x6f0c1548 // usra v8.16b, v10.16b, #0x4
+	WORD $0x3cec6aeb // ldr q11, [x23, x12]
+	WORD $0x3cec6a0a // ldr q10, [x16, x12]
+	WORD $0x4dd8cb58 // ld1r { v24.4s }, [x26], x24
+	WORD $0x0dd8c812 // ld1r { v18.2s }, [x0], x24
+	WORD $0x6f0c1629 // usra v9.16b, v17.16b, #0x4
+	WORD $0x0e217ab1 // fcvtl v17.4s, v21.4h
+	WORD $0x4fb4e8ce // sdot v14.4s, v6.16b, v20.4b[3]
+	WORD $0x4f8fe087 // sdot v7.4s, v4.16b, v15.4b[0]
+	WORD $0x0f10a652 // sshll v18.4s, v18.4h, #0x0
+	WORD $0x4f93e08e // sdot v14.4s, v4.16b, v19.4b[0]
+	WORD $0x4fafe107 // sdot v7.4s, v8.16b, v15.4b[1]
+	WORD $0x4fb3e10e // sdot v14.4s, v8.16b, v19.4b[1]
+	WORD $0x4f8fe9a7 // sdot v7.4s, v13.16b, v15.4b[2]
+	WORD $0x4f93e9ae // sdot v14.4s, v13.16b, v19.4b[2]
+	WORD $0x4fafe927 // sdot v7.4s, v9.16b, v15.4b[3]
+	WORD $0x4eb2be4f // addp v15.4s, v18.4s, v18.4s
+	WORD $0x6e38de32 // fmul v18.4s, v17.4s, v24.4s
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0x4fb3e92e // sdot v14.4s, v9.16b, v19.4b[3]
+	WORD $0x4e21d8f5 // scvtf v21.4s, v7.4s
+	WORD $0x0e217ac7 // fcvtl v7.4s, v22.4h
+	WORD $0x6e2fdf0f // fmul v15.4s, v24.4s, v15.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0x4e32ceb7 // fmla v23.4s, v21.4s, v18.4s
+	WORD $0x4e27cdf7 // fmla v23.4s, v15.4s, v7.4s
 	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
-	WORD $0x4faee146 // sdot v6.4s, v10.16b, v14.4b[1]
-	WORD $0x4fb1e8ec // sdot v12.4s, v7.16b, v17.4b[3]
-	WORD $0x4f9091b0 // fmul v16.4s, v13.4s, v16.s[0]
+	WORD $0x3d8002b7 // str q23, [x21]
+	WORD $0x4f90e04f // sdot v15.4s, v2.16b, v16.4b[0]
+	WORD $0x8b0802b5 // add x21, x21, x8
+	WORD $0x0d40c812 // ld1r { v18.2s }, [x0]
+	WORD $0xbd400353 // ldr s19, [x26]
+	WORD $0x3dc002b5 // ldr q21, [x21]
+	WORD $0xaa1303fa // mov x26, x19
+	WORD $0xaa1103e0 // mov x0, x17
+	WORD $0x4f939234 // fmul v20.4s, v17.4s, v19.s[0]
+	WORD $0x0f10a652 // sshll v18.4s, v18.4h, #0x0
+	WORD $0x4fb0e06f // sdot v15.4s, v3.16b, v16.4b[1]
+	WORD $0x4eb2be52 // addp v18.4s, v18.4s, v18.4s
+	WORD $0x4e34cdd5 // fmla v21.4s, v14.4s, v20.4s
+	WORD $0x4f90e8af // sdot v15.4s, v5.16b, v16.4b[2]
+	WORD $0x4e21da52 // scvtf v18.4s, v18.4s
+	WORD $0x4fb0e8cf // sdot v15.4s, v6.16b, v16.4b[3]
+	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
+	WORD $0x4f93924e // fmul v14.4s, v18.4s, v19.s[0]
+	WORD $0x4f8ce08f // sdot v15.4s, v4.16b, v12.4b[0]
+	WORD $0x4f8be050 // sdot v16.4s, v2.16b, v11.4b[0]
+	WORD $0x4e27cdd5 // fmla v21.4s, v14.4s, v7.4s
+	WORD $0x4face10f // sdot v15.4s, v8.16b, v12.4b[1]
+	WORD $0x4fabe070 // sdot v16.4s, v3.16b, v11.4b[1]
+	WORD $0x3d8002b5 // str q21, [x21]
+	WORD $0x8b0802b5 // add x21, x21, x8
+	WORD $0x3dc002a2 // ldr q2, [x21]
+	WORD $0x4dd8cb4e // ld1r { v14.4s }, [x26], x24
+	WORD $0x0dd8c812 // ld1r { v18.2s }, [x0], x24
+	WORD $0x4f8ce9af // sdot v15.4s, v13.16b, v12.4b[2]
+	WORD $0x4f8be8b0 // sdot v16.4s, v5.16b, v11.4b[2]
+	WORD $0x6e2ede25 // fmul v5.4s, v17.4s, v14.4s
+	WORD $0x0f10a643 // sshll v3.4s, v18.4h, #0x0
+	WORD $0x4face92f // sdot v15.4s, v9.16b, v12.4b[3]
+	WORD $0x4fabe8d0 // sdot v16.4s, v6.16b, v11.4b[3]
+	WORD $0x4ea3bc63 // addp v3.4s, v3.4s, v3.4s
+	WORD $0x4e21d9ec // scvtf v12.4s, v15.4s
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x4f8ae090 // sdot v16.4s, v4.16b, v10.4b[0]
+	WORD $0x4e25cd82 // fmla v2.4s, v12.4s, v5.4s
+	WORD $0x6e23ddc3 // fmul v3.4s, v14.4s, v3.4s
+	WORD $0x4faae110 // sdot v16.4s, v8.16b, v10.4b[1]
+	WORD $0x4e27cc62 // fmla v2.4s, v3.4s, v7.4s
+	WORD $0x4f8ae9b0 // sdot v16.4s, v13.16b, v10.4b[2]
+	WORD $0x3d8002a2 // str q2, [x21]
+	WORD $0x4faae930 // sdot v16.4s, v9.16b, v10.4b[3]
+	WORD $0x0d40c802 // ld1r { v2.2s }, [x0]
+	WORD $0xbd400343 // ldr s3, [x26]
+	WORD $0x3ce86aa6 // ldr q6, [x21, x8]
+	WORD $0x4f839224 // fmul v4.4s, v17.4s, v3.s[0]
+	WORD $0x0f10a442 // sshll v2.4s, v2.4h, #0x0
+	WORD $0x4e21da05 // scvtf v5.4s, v16.4s
+	WORD $0x4ea2bc42 // addp v2.4s, v2.4s, v2.4s
+	WORD $0x4e24cca6 // fmla v6.4s, v5.4s, v4.4s
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4f92e06f // sdot v15.4s, v3.16b, v18.4b[0]
-	WORD $0x3dc00023 // ldr q3, [x1]
-	WORD $0x4f8ee966 // sdot v6.4s, v11.16b, v14.4b[2]
-	WORD $0x4e30cc43 // fmla v3.4s, v2.4s, v16.4s
-	WORD $0x3ceb6b42 // ldr q2, [x26, x11]
-	WORD $0x4fb2e10f // sdot v15.4s, v8.16b, v18.4b[1]
-	WORD $0x4faee886 // sdot v6.4s, v4.16b, v14.4b[3]
-	WORD $0x3ced6b48 // ldr q8, [x26, x13]
-	WORD $0x4f82e0ac // sdot v12.4s, v5.16b, v2.4b[0]
-	WORD $0x3d800023 // str q3, [x1]
-	WORD $0x4f92e92f // sdot v15.4s, v9.16b, v18.4b[2]
-	WORD $0x8b0c0021 // add x1, x1, x12
-	WORD $0xbc786a03 // ldr s3, [x16, x24]
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x4fa2e14c // sdot v12.4s, v10.16b, v2.4b[1]
-	WORD $0x4f8391a3 // fmul v3.4s, v13.4s, v3.s[0]
-	WORD $0x4fb2e8ef // sdot v15.4s, v7.16b, v18.4b[3]
-	WORD $0x3dc00027 // ldr q7, [x1]
-	WORD $0x4f82e96c // sdot v12.4s, v11.16b, v2.4b[2]
-	WORD $0x4e23ccc7 // fmla v7.4s, v6.4s, v3.4s
-	WORD $0x4f88e0af // sdot v15.4s, v5.16b, v8.4b[0]
-	WORD $0x4fa2e88c // sdot v12.4s, v4.16b, v2.4b[3]
-	WORD $0x3d800027 // str q7, [x1]
-	WORD $0x8b0c0021 // add x1, x1, x12
-	WORD $0xbd400002 // ldr s2, [x0]
-	WORD $0x4fa8e14f // sdot v15.4s, v10.16b, v8.4b[1]
-	WORD $0x3dc00025 // ldr q5, [x1]
-	WORD $0x4f8291a2 // fmul v2.4s, v13.4s, v2.s[0]
-	WORD $0x4e21d983 // scvtf v3.4s, v12.4s
-	WORD $0x4f88e96f // sdot v15.4s, v11.16b, v8.4b[2]
-	WORD $0x4e22cc65 // fmla v5.4s, v3.4s, v2.4s
-	WORD $0x4fa8e88f // sdot v15.4s, v4.16b, v8.4b[3]
-	WORD $0x3d800025 // str q5, [x1]
-	WORD $0xbc786802 // ldr s2, [x0, x24]
-	WORD $0x3cec6824 // ldr q4, [x1, x12]
-	WORD $0x4e21d9e3 // scvtf v3.4s, v15.4s
-	WORD $0x4f8291a2 // fmul v2.4s, v13.4s, v2.s[0]
-	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
-	WORD $0x3cac6824 // str q4, [x1, x12]
-	WORD $0x54fff281 // b.ne l1
-	WORD $0xf10081ef // subs x15, x15, #0x20
+	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
+	WORD $0x4e27cc46 // fmla v6.4s, v2.4s, v7.4s
+	WORD $0x3ca86aa6 // str q6, [x21, x8]
+	WORD $0x54ffeec1 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x91001210 // add x16, x16, #0x4
-	WORD $0x910601ce // add x14, x14, #0x180
-	WORD $0x54fff14c // b.gt l0
+	WORD $0xf1008339 // subs x25, x25, #0x20
+	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x910602d6 // add x22, x22, #0x180
+	WORD $0x54ffed0c // b.gt l0
 
 l2:
-	WORD $0x5280018c // mov w12, #0xc
-	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
-	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x9b0c52ac // madd x12, x21, x12, x20
-	WORD $0x8b18016e // add x14, x11, x24
-	WORD $0x52800033 // mov w19, #0x1
-
-l3:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x2a1303ef // mov w15, w19
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0xb2400211 // orr x17, x16, #0x1
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xaa1903f3 // mov x19, x25
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xaa0a03e0 // mov x0, x10
-	WORD $0xaa1603f5 // mov x21, x22
-	WORD $0xaa0903f7 // mov x23, x9
-	WORD $0xaa0a03fa // mov x26, x10
-
-l4:
-	WORD $0x910582a1 // add x1, x21, #0x160
-	WORD $0xf1008273 // subs x19, x19, #0x20
-	WORD $0x910602b5 // add x21, x21, #0x180
-	WORD $0xfc707828 // ldr d8, [x1, x16, lsl #3]
-	WORD $0xfc717829 // ldr d9, [x1, x17, lsl #3]
-	WORD $0x8b180001 // add x1, x0, x24
-	WORD $0x0ddfcb4a // ld1r { v10.2s }, [x26], #4
-	WORD $0x0d40c82b // ld1r { v11.2s }, [x1]
-	WORD $0x8b0b0001 // add x1, x0, x11
-	WORD $0x8b0e0000 // add x0, x0, x14
-	WORD $0xbd4002ee // ldr s14, [x23]
-	WORD $0x0d40c82c // ld1r { v12.2s }, [x1]
-	WORD $0x0d40c80d // ld1r { v13.2s }, [x0]
-	WORD $0xbc786aef // ldr s15, [x23, x24]
-	WORD $0x0e60294a // saddlp v10.2s, v10.4h
-	WORD $0x0e60296b // saddlp v11.2s, v11.4h
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-	WORD $0xaa1a03e0 // mov x0, x26
-	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
-	WORD $0x0e21d96b // scvtf v11.2s, v11.2s
-	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
-	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x6e2edd4a // fmul v10.4s, v10.4s, v14.4s
-	WORD $0xbc6b6aee // ldr s14, [x23, x11]
-	WORD $0x6e2fdd6b // fmul v11.4s, v11.4s, v15.4s
-	WORD $0xbc6e6aef // ldr s15, [x23, x14]
-	WORD $0x910012f7 // add x23, x23, #0x4
-	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
-	WORD $0x6e2fddad // fmul v13.4s, v13.4s, v15.4s
-	WORD $0x4f8a1107 // fmla v7.4s, v8.4s, v10.s[0]
-	WORD $0x4f8a1126 // fmla v6.4s, v9.4s, v10.s[0]
-	WORD $0x4f8b1105 // fmla v5.4s, v8.4s, v11.s[0]
-	WORD $0x4f8b1124 // fmla v4.4s, v9.4s, v11.s[0]
-	WORD $0x4f8c1100 // fmla v0.4s, v8.4s, v12.s[0]
-	WORD $0x4f8c1123 // fmla v3.4s, v9.4s, v12.s[0]
-	WORD $0x4f8d1101 // fmla v1.4s, v8.4s, v13.s[0]
-	WORD $0x4f8d1122 // fmla v2.4s, v9.4s, v13.s[0]
-	WORD $0x54fffb0c // b.gt l4
-	WORD $0xd37cee10 // lsl x16, x16, #4
-	WORD $0xd37cee31 // lsl x17, x17, #4
-	WORD $0x2a1f03f3 // mov w19, wzr
-	WORD $0x3cf06a88 // ldr q8, [x20, x16]
-	WORD $0x3cf16a89 // ldr q9, [x20, x17]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3cb06a87 // str q7, [x20, x16]
-	WORD $0x3cb16a86 // str q6, [x20, x17]
-	WORD $0x3cf06906 // ldr q6, [x8, x16]
-	WORD $0x3cf16907 // ldr q7, [x8, x17]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3cb06905 // str q5, [x8, x16]
-	WORD $0x3cb16904 // str q4, [x8, x17]
-	WORD $0x3cf069a4 // ldr q4, [x13, x16]
-	WORD $0x3cf169a5 // ldr q5, [x13, x17]
-	WORD $0x4e20d480 // fadd v0.4s, v4.4s, v0.4s
-	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3cb069a0 // str q0, [x13, x16]
-	WORD $0x3cb169a3 // str q3, [x13, x17]
-	WORD $0x3cf06980 // ldr q0, [x12, x16]
-	WORD $0x3cf16983 // ldr q3, [x12, x17]
-	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
-	WORD $0x4e22d461 // fadd v1.4s, v3.4s, v2.4s
-	WORD $0x3cb06980 // str q0, [x12, x16]
-	WORD $0x52800050 // mov w16, #0x2
-	WORD $0x3cb16981 // str q1, [x12, x17]
-	WORD $0x3707f58f // tbnz w15, #0x0, l3
 	RET

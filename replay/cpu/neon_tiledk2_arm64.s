@@ -11,165 +11,102 @@ TEXT ·tiledQ2_Kx1NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x91001f29 // add x9, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x8b1902e8 // add x8, x23, x25
-	WORD $0x9a99b129 // csel x9, x9, x25, lt
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b890d09 // add x9, x8, x9, asr #3
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x540008ab // b.lt l3
+	WORD $0x54000aab // b.lt l3
 	WORD $0x4f00e460 // movi v0.16b, #0x3
-	WORD $0x0f0085e1 // movi v1.4h, #0xf
-	WORD $0xaa1603ea // mov x10, x22
-	WORD $0xaa1903eb // mov x11, x25
-	WORD $0xaa0803ec // mov x12, x8
+	WORD $0x8b1902e8 // add x8, x23, x25
+	WORD $0x8b590d09 // add x9, x8, x25, lsr #3
 
 l0:
-	WORD $0x2a1f03ed // mov w13, wzr
-	WORD $0x9101014e // add x14, x10, #0x40
-	WORD $0x9105014f // add x15, x10, #0x140
+	WORD $0x2a1f03ea // mov w10, wzr
+	WORD $0x910102cb // add x11, x22, #0x40
+	WORD $0x910502cc // add x12, x22, #0x140
+	WORD $0x910082cd // add x13, x22, #0x20
 
 l1:
-	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x910041d1 // add x17, x14, #0x10
+	WORD $0xaa1f03ee // mov x14, xzr
+	WORD $0x9100416f // add x15, x11, #0x10
 
 l2:
-	WORD $0xd37cee13 // lsl x19, x16, #4
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
+	WORD $0xd37cedd0 // lsl x16, x14, #4
+	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
+	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
 	WORD $0xad4022e7 // ldp q7, q8, [x23]
-	WORD $0x8b1301f5 // add x21, x15, x19
-	WORD $0x3dc002a2 // ldr q2, [x21]
-	WORD $0x3dc012a9 // ldr q9, [x21, #0x40]
-	WORD $0x4e201c44 // and v4.16b, v2.16b, v0.16b
-	WORD $0x6f0c0445 // ushr v5.16b, v2.16b, #0x4
-	WORD $0x6f0e0446 // ushr v6.16b, v2.16b, #0x2
-	WORD $0x6f0a0442 // ushr v2.16b, v2.16b, #0x6
-	WORD $0x6f0c052a // ushr v10.16b, v9.16b, #0x4
-	WORD $0x6f0e052b // ushr v11.16b, v9.16b, #0x2
-	WORD $0x4f87e083 // sdot v3.4s, v4.16b, v7.4b[0]
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x4e201ca5 // and v5.16b, v5.16b, v0.16b
-	WORD $0x4e201cc6 // and v6.16b, v6.16b, v0.16b
-	WORD $0x4fa7e0a3 // sdot v3.4s, v5.16b, v7.4b[1]
-	WORD $0x4f88e0c4 // sdot v4.4s, v6.16b, v8.4b[0]
-	WORD $0x4e201d25 // and v5.16b, v9.16b, v0.16b
-	WORD $0xbc7079c6 // ldr s6, [x14, x16, lsl #2]
-	WORD $0x2f08a4c6 // ushll v6.8h, v6.8b, #0x0
-	WORD $0x4f87e8a3 // sdot v3.4s, v5.16b, v7.4b[2]
-	WORD $0x4fa8e044 // sdot v4.4s, v2.16b, v8.4b[1]
-	WORD $0x4e201d42 // and v2.16b, v10.16b, v0.16b
-	WORD $0x4e201d65 // and v5.16b, v11.16b, v0.16b
-	WORD $0xbc707a2a // ldr s10, [x17, x16, lsl #2]
-	WORD $0x0e211cc6 // and v6.8b, v6.8b, v1.8b
-	WORD $0x2f08a54a // ushll v10.8h, v10.8b, #0x0
-	WORD $0x4fa7e843 // sdot v3.4s, v2.16b, v7.4b[3]
-	WORD $0x4f88e8a4 // sdot v4.4s, v5.16b, v8.4b[2]
-	WORD $0x6f0a0522 // ushr v2.16b, v9.16b, #0x6
-	WORD $0x2f10a4c5 // ushll v5.4s, v6.4h, #0x0
-	WORD $0x0e211d46 // and v6.8b, v10.8b, v1.8b
-	WORD $0x4fa8e844 // sdot v4.4s, v2.16b, v8.4b[3]
-	WORD $0x4ea59c62 // mul v2.4s, v3.4s, v5.4s
-	WORD $0xfc707945 // ldr d5, [x10, x16, lsl #3]
-	WORD $0x2f10a4c3 // ushll v3.4s, v6.4h, #0x0
-	WORD $0x91000610 // add x16, x16, #0x1
+	WORD $0xbc6e7969 // ldr s9, [x11, x14, lsl #2]
+	WORD $0x8b100191 // add x17, x12, x16
+	WORD $0x3dc00223 // ldr q3, [x17]
+	WORD $0x4e201c64 // and v4.16b, v3.16b, v0.16b
+	WORD $0x6f0e0465 // ushr v5.16b, v3.16b, #0x2
+	WORD $0x6f0c0466 // ushr v6.16b, v3.16b, #0x4
+	WORD $0x6f0a0463 // ushr v3.16b, v3.16b, #0x6
+	WORD $0x4f87e081 // sdot v1.4s, v4.16b, v7.4b[0]
+	WORD $0x4e201ca4 // and v4.16b, v5.16b, v0.16b
+	WORD $0x4e201cc5 // and v5.16b, v6.16b, v0.16b
+	WORD $0x3dc01226 // ldr q6, [x17, #0x40]
+	WORD $0x4f88e082 // sdot v2.4s, v4.16b, v8.4b[0]
+	WORD $0x4e201cc4 // and v4.16b, v6.16b, v0.16b
+	WORD $0x6f0c04ca // ushr v10.16b, v6.16b, #0x4
+	WORD $0x4fa7e0a1 // sdot v1.4s, v5.16b, v7.4b[1]
+	WORD $0x6f0e04c5 // ushr v5.16b, v6.16b, #0x2
+	WORD $0x4fa8e062 // sdot v2.4s, v3.16b, v8.4b[1]
+	WORD $0x2f08a523 // ushll v3.8h, v9.8b, #0x0
+	WORD $0xbc6e79e9 // ldr s9, [x15, x14, lsl #2]
+	WORD $0x4f87e881 // sdot v1.4s, v4.16b, v7.4b[2]
+	WORD $0x4e201ca4 // and v4.16b, v5.16b, v0.16b
+	WORD $0x4e201d45 // and v5.16b, v10.16b, v0.16b
+	WORD $0x2f1c046a // ushr v10.4h, v3.4h, #0x4
+	WORD $0x2f079603 // bic v3.4h, #0xf0
+	WORD $0x4f88e882 // sdot v2.4s, v4.16b, v8.4b[2]
+	WORD $0x2f08a524 // ushll v4.8h, v9.8b, #0x0
+	WORD $0x4fa7e8a1 // sdot v1.4s, v5.16b, v7.4b[3]
+	WORD $0x6f0a04c5 // ushr v5.16b, v6.16b, #0x6
+	WORD $0x0d40c927 // ld1r { v7.2s }, [x9]
+	WORD $0x2f10a463 // ushll v3.4s, v3.4h, #0x0
+	WORD $0x2f1c0486 // ushr v6.4h, v4.4h, #0x4
+	WORD $0x2f079604 // bic v4.4h, #0xf0
+	WORD $0x4fa8e8a2 // sdot v2.4s, v5.16b, v8.4b[3]
+	WORD $0x2f10a548 // ushll v8.4s, v10.4h, #0x0
+	WORD $0xfc6e7ac5 // ldr d5, [x22, x14, lsl #3]
+	WORD $0x4ea39c21 // mul v1.4s, v1.4s, v3.4s
+	WORD $0x2f10a483 // ushll v3.4s, v4.4h, #0x0
+	WORD $0x2f10a4c4 // ushll v4.4s, v6.4h, #0x0
+	WORD $0x0f10a4e6 // sshll v6.4s, v7.4h, #0x0
 	WORD $0x0e2178a5 // fcvtl v5.4s, v5.4h
-	WORD $0xf100121f // cmp x16, #0x4
-	WORD $0x4ea39482 // mla v2.4s, v4.4s, v3.4s
-	WORD $0xbd400183 // ldr s3, [x12]
-	WORD $0x3cf36a84 // ldr q4, [x20, x19]
-	WORD $0x4f8390a3 // fmul v3.4s, v5.4s, v3.s[0]
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
-	WORD $0x3cb36a84 // str q4, [x20, x19]
-	WORD $0x54fffa21 // b.ne l2
-	WORD $0x110005ad // add w13, w13, #0x1
-	WORD $0x910081ce // add x14, x14, #0x20
-	WORD $0x910201ef // add x15, x15, #0x80
-	WORD $0x710021bf // cmp w13, #0x8
+	WORD $0x6e21d907 // ucvtf v7.4s, v8.4s
+	WORD $0x6e21d884 // ucvtf v4.4s, v4.4s
+	WORD $0x4ea39441 // mla v1.4s, v2.4s, v3.4s
+	WORD $0x0e21d8c2 // scvtf v2.2s, v6.2s
+	WORD $0xfc6e79a3 // ldr d3, [x13, x14, lsl #3]
+	WORD $0xbd400106 // ldr s6, [x8]
+	WORD $0x910005ce // add x14, x14, #0x1
+	WORD $0xf10011df // cmp x14, #0x4
+	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
+	WORD $0x4f8690a5 // fmul v5.4s, v5.4s, v6.s[0]
+	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
+	WORD $0x4f8290e7 // fmul v7.4s, v7.4s, v2.s[0]
+	WORD $0x4fa29082 // fmul v2.4s, v4.4s, v2.s[1]
+	WORD $0x3cf06a84 // ldr q4, [x20, x16]
+	WORD $0x4e25cc24 // fmla v4.4s, v1.4s, v5.4s
+	WORD $0x4e22d4e1 // fadd v1.4s, v7.4s, v2.4s
+	WORD $0x4f869062 // fmul v2.4s, v3.4s, v6.s[0]
+	WORD $0x4ea1cc44 // fmls v4.4s, v2.4s, v1.4s
+	WORD $0x3cb06a84 // str q4, [x20, x16]
+	WORD $0x54fff821 // b.ne l2
+	WORD $0x1100054a // add w10, w10, #0x1
+	WORD $0x9100816b // add x11, x11, #0x20
+	WORD $0x9102018c // add x12, x12, #0x80
+	WORD $0x7100215f // cmp w10, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x9100118c // add x12, x12, #0x4
-	WORD $0x54fff901 // b.ne l1
-	WORD $0xf104016b // subs x11, x11, #0x100
-	WORD $0x9115014a // add x10, x10, #0x540
-	WORD $0x54fff84c // b.gt l0
+	WORD $0x91001108 // add x8, x8, #0x4
+	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x54fff6e1 // b.ne l1
+	WORD $0xf1040339 // subs x25, x25, #0x100
+	WORD $0x911502d6 // add x22, x22, #0x540
+	WORD $0x54fff60c // b.gt l0
 
 l3:
-	WORD $0xaa1f03ea // mov x10, xzr
-	WORD $0x5280002e // mov w14, #0x1
-
-l4:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xd37ef54d // lsl x13, x10, #2
-	WORD $0x2a0e03eb // mov w11, w14
-	WORD $0xb240014c // orr x12, x10, #0x1
-	WORD $0xaa1903ee // mov x14, x25
-	WORD $0xaa1603ef // mov x15, x22
-	WORD $0xaa0903f0 // mov x16, x9
-	WORD $0xaa0803f1 // mov x17, x8
-
-l5:
-	WORD $0x910081f5 // add x21, x15, #0x20
-	WORD $0x2a1f03f3 // mov w19, wzr
-	WORD $0xfc6a7aa2 // ldr d2, [x21, x10, lsl #3]
-	WORD $0xfc6c7aa3 // ldr d3, [x21, x12, lsl #3]
-	WORD $0x8b0d01f5 // add x21, x15, x13
-	WORD $0x910102b5 // add x21, x21, #0x40
-	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
-	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
-
-l6:
-	WORD $0x2d421ea4 // ldp s4, s7, [x21, #0x10]
-	WORD $0x11000673 // add w19, w19, #0x1
-	WORD $0x2cc41aa5 // ldp s5, s6, [x21], #0x20
-	WORD $0x0ddfca08 // ld1r { v8.2s }, [x16], #4
-	WORD $0x7100227f // cmp w19, #0x8
-	WORD $0x2f08a484 // ushll v4.8h, v4.8b, #0x0
-	WORD $0x2f08a4e7 // ushll v7.8h, v7.8b, #0x0
-	WORD $0x2f08a4a5 // ushll v5.8h, v5.8b, #0x0
-	WORD $0x2f08a4c6 // ushll v6.8h, v6.8b, #0x0
-	WORD $0x0f10a508 // sshll v8.4s, v8.4h, #0x0
-	WORD $0x2f1c0484 // ushr v4.4h, v4.4h, #0x4
-	WORD $0x2f1c04e7 // ushr v7.4h, v7.4h, #0x4
-	WORD $0x2f1c04a5 // ushr v5.4h, v5.4h, #0x4
-	WORD $0x2f1c04c6 // ushr v6.4h, v6.4h, #0x4
-	WORD $0x0e21d908 // scvtf v8.2s, v8.2s
-	WORD $0x2f10a484 // ushll v4.4s, v4.4h, #0x0
-	WORD $0x2f10a4e7 // ushll v7.4s, v7.4h, #0x0
-	WORD $0x2f10a4a5 // ushll v5.4s, v5.4h, #0x0
-	WORD $0x2f10a4c6 // ushll v6.4s, v6.4h, #0x0
-	WORD $0x6e21d884 // ucvtf v4.4s, v4.4s
-	WORD $0x6e21d8e7 // ucvtf v7.4s, v7.4s
-	WORD $0x6e21d8a5 // ucvtf v5.4s, v5.4s
-	WORD $0x6e21d8c6 // ucvtf v6.4s, v6.4s
-	WORD $0x4fa89084 // fmul v4.4s, v4.4s, v8.s[1]
-	WORD $0x4fa890e7 // fmul v7.4s, v7.4s, v8.s[1]
-	WORD $0x4f8890a5 // fmul v5.4s, v5.4s, v8.s[0]
-	WORD $0x4f8890c6 // fmul v6.4s, v6.4s, v8.s[0]
-	WORD $0x4ddfca28 // ld1r { v8.4s }, [x17], #4
-	WORD $0x4e24d4a4 // fadd v4.4s, v5.4s, v4.4s
-	WORD $0x6e28dc45 // fmul v5.4s, v2.4s, v8.4s
-	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
-	WORD $0x6e28dc67 // fmul v7.4s, v3.4s, v8.4s
-	WORD $0x4ea4cca0 // fmls v0.4s, v5.4s, v4.4s
-	WORD $0x4ea6cce1 // fmls v1.4s, v7.4s, v6.4s
-	WORD $0x54fffbc1 // b.ne l6
-	WORD $0xf10401ce // subs x14, x14, #0x100
-	WORD $0x911501ef // add x15, x15, #0x540
-	WORD $0x54fffa6c // b.gt l5
-	WORD $0xd37ef5aa // lsl x10, x13, #2
-	WORD $0xd37ced8c // lsl x12, x12, #4
-	WORD $0x2a1f03ee // mov w14, wzr
-	WORD $0x3cea6a82 // ldr q2, [x20, x10]
-	WORD $0x3cec6a83 // ldr q3, [x20, x12]
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0x3caa6a80 // str q0, [x20, x10]
-	WORD $0x5280004a // mov w10, #0x2
-	WORD $0x3cac6a81 // str q1, [x20, x12]
-	WORD $0x3707f7eb // tbnz w11, #0x0, l4
 	RET
 
 // func tiledQ2_Kx4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -181,321 +118,210 @@ TEXT ·tiledQ2_Kx4NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ef6ac // lsl x12, x21, #2
-	WORD $0x91001f2a // add x10, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0xd37ffb0b // lsl x11, x24, #1
-	WORD $0x8b0c0288 // add x8, x20, x12
-	WORD $0x9a99b14a // csel x10, x10, x25, lt
+	WORD $0xd37ef6a8 // lsl x8, x21, #2
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b0c0109 // add x9, x8, x12
+	WORD $0x8b080289 // add x9, x20, x8
 	WORD $0xad000280 // stp q0, q0, [x20]
-	WORD $0x8b0c012d // add x13, x9, x12
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x8b1902e9 // add x9, x23, x25
-	WORD $0x8b8a0d2a // add x10, x9, x10, asr #3
-	WORD $0xad0001a0 // stp q0, q0, [x13]
-	WORD $0xad0101a0 // stp q0, q0, [x13, #0x20]
-	WORD $0x5400110b // b.lt l3
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x540016eb // b.lt l3
 	WORD $0x4f00e460 // movi v0.16b, #0x3
-	WORD $0x0f0085e1 // movi v1.4h, #0xf
-	WORD $0x8b18016d // add x13, x11, x24
-	WORD $0xaa1603ee // mov x14, x22
-	WORD $0xaa1903ef // mov x15, x25
-	WORD $0xaa0903f0 // mov x16, x9
+	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0xd37ffb0a // lsl x10, x24, #1
+	WORD $0x8b590d2b // add x11, x9, x25, lsr #3
+	WORD $0x8b18014c // add x12, x10, x24
 
 l0:
-	WORD $0x2a1f03f1 // mov w17, wzr
-	WORD $0x910101d3 // add x19, x14, #0x40
-	WORD $0x910501da // add x26, x14, #0x140
+	WORD $0x2a1f03ed // mov w13, wzr
+	WORD $0x910102ce // add x14, x22, #0x40
+	WORD $0x910502cf // add x15, x22, #0x140
+	WORD $0x910082d0 // add x16, x22, #0x20
 
 l1:
-	WORD $0x8b180203 // add x3, x16, x24
-	WORD $0xaa1f03e0 // mov x0, xzr
-	WORD $0x910042e1 // add x1, x23, #0x10
-	WORD $0x91004262 // add x2, x19, #0x10
-	WORD $0x8b180063 // add x3, x3, x24
+	WORD $0x8b18017a // add x26, x11, x24
+	WORD $0x8b180120 // add x0, x9, x24
+	WORD $0xaa1f03f1 // mov x17, xzr
+	WORD $0x910042f3 // add x19, x23, #0x10
+	WORD $0x910041d5 // add x21, x14, #0x10
+	WORD $0x8b18035a // add x26, x26, x24
+	WORD $0x8b180000 // add x0, x0, x24
 
 l2:
-	WORD $0xd37cec04 // lsl x4, x0, #4
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x6f00e40a // movi v10.2d, #0000000000000000
-	WORD $0xad4036eb // ldp q11, q13, [x23]
-	WORD $0xbc607a68 // ldr s8, [x19, x0, lsl #2]
-	WORD $0x8b040345 // add x5, x26, x4
-	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
-	WORD $0x3cf86af1 // ldr q17, [x23, x24]
-	WORD $0x3dc000a7 // ldr q7, [x5]
-	WORD $0x3dc010ac // ldr q12, [x5, #0x40]
-	WORD $0x2f08a510 // ushll v16.8h, v8.8b, #0x0
+	WORD $0xd37cee21 // lsl x1, x17, #4
+	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
 	WORD $0x6f00e412 // movi v18.2d, #0000000000000000
-	WORD $0x3cf86833 // ldr q19, [x1, x24]
-	WORD $0x3ceb6af4 // ldr q20, [x23, x11]
-	WORD $0x4e201ce2 // and v2.16b, v7.16b, v0.16b
-	WORD $0x6f0c04e3 // ushr v3.16b, v7.16b, #0x4
-	WORD $0x6f0e04e5 // ushr v5.16b, v7.16b, #0x2
-	WORD $0x6f0a04e7 // ushr v7.16b, v7.16b, #0x6
-	WORD $0x6f0c0589 // ushr v9.16b, v12.16b, #0x4
-	WORD $0x6f0e058e // ushr v14.16b, v12.16b, #0x2
-	WORD $0x0e211e10 // and v16.8b, v16.8b, v1.8b
-	WORD $0xbd400215 // ldr s21, [x16]
-	WORD $0x8b040284 // add x4, x20, x4
-	WORD $0x4f8be046 // sdot v6.4s, v2.16b, v11.4b[0]
+	WORD $0xad4046ed // ldp q13, q17, [x23]
+	WORD $0xbc7179cb // ldr s11, [x14, x17, lsl #2]
+	WORD $0x8b0101e2 // add x2, x15, x1
+	WORD $0xbc717aae // ldr s14, [x21, x17, lsl #2]
+	WORD $0x8b010281 // add x1, x20, x1
+	WORD $0x3dc0004c // ldr q12, [x2]
+	WORD $0x3dc01054 // ldr q20, [x2, #0x40]
+	WORD $0x2f08a576 // ushll v22.8h, v11.8b, #0x0
+	WORD $0x2f08a5da // ushll v26.8h, v14.8b, #0x0
+	WORD $0xaa0903e2 // mov x2, x9
+	WORD $0xaa0b03e3 // mov x3, x11
+	WORD $0x4e201d81 // and v1.16b, v12.16b, v0.16b
+	WORD $0x6f0c0583 // ushr v3.16b, v12.16b, #0x4
+	WORD $0x6f0e0585 // ushr v5.16b, v12.16b, #0x2
+	WORD $0x4e201e8b // and v11.16b, v20.16b, v0.16b
+	WORD $0x6f0a058c // ushr v12.16b, v12.16b, #0x6
+	WORD $0x6f0c068f // ushr v15.16b, v20.16b, #0x4
+	WORD $0x6f0e0690 // ushr v16.16b, v20.16b, #0x2
+	WORD $0x2f1c06d9 // ushr v25.4h, v22.4h, #0x4
+	WORD $0x2f079616 // bic v22.4h, #0xf0
+	WORD $0x4f8de029 // sdot v9.4s, v1.16b, v13.4b[0]
 	WORD $0x4e201c64 // and v4.16b, v3.16b, v0.16b
 	WORD $0x4e201ca5 // and v5.16b, v5.16b, v0.16b
-	WORD $0x4e201d83 // and v3.16b, v12.16b, v0.16b
-	WORD $0x4e201d28 // and v8.16b, v9.16b, v0.16b
-	WORD $0x4e201dc9 // and v9.16b, v14.16b, v0.16b
-	WORD $0xbc60784e // ldr s14, [x2, x0, lsl #2]
-	WORD $0x4f91e04f // sdot v15.4s, v2.16b, v17.4b[0]
-	WORD $0x6f0a058c // ushr v12.16b, v12.16b, #0x6
-	WORD $0x4f8de0aa // sdot v10.4s, v5.16b, v13.4b[0]
-	WORD $0x4f93e0b2 // sdot v18.4s, v5.16b, v19.4b[0]
-	WORD $0x3dc00096 // ldr q22, [x4]
-	WORD $0x4fabe086 // sdot v6.4s, v4.16b, v11.4b[1]
-	WORD $0x2f08a5ce // ushll v14.8h, v14.8b, #0x0
-	WORD $0x4fb1e08f // sdot v15.4s, v4.16b, v17.4b[1]
-	WORD $0x4fade0ea // sdot v10.4s, v7.16b, v13.4b[1]
-	WORD $0x0e211dce // and v14.8b, v14.8b, v1.8b
-	WORD $0x4fb3e0f2 // sdot v18.4s, v7.16b, v19.4b[1]
-	WORD $0x4f8be866 // sdot v6.4s, v3.16b, v11.4b[2]
-	WORD $0x4f91e86f // sdot v15.4s, v3.16b, v17.4b[2]
-	WORD $0x4f8de92a // sdot v10.4s, v9.16b, v13.4b[2]
-	WORD $0x4f93e932 // sdot v18.4s, v9.16b, v19.4b[2]
-	WORD $0x4fabe906 // sdot v6.4s, v8.16b, v11.4b[3]
-	WORD $0x2f10a60b // ushll v11.4s, v16.4h, #0x0
-	WORD $0x4fb1e90f // sdot v15.4s, v8.16b, v17.4b[3]
-	WORD $0x3ceb6831 // ldr q17, [x1, x11]
-	WORD $0x4fade98a // sdot v10.4s, v12.16b, v13.4b[3]
-	WORD $0xfc6079cd // ldr d13, [x14, x0, lsl #3]
-	WORD $0x4fb3e992 // sdot v18.4s, v12.16b, v19.4b[3]
-	WORD $0x4eab9cd0 // mul v16.4s, v6.4s, v11.4s
-	WORD $0x2f10a5c6 // ushll v6.4s, v14.4h, #0x0
-	WORD $0x6f00e40e // movi v14.2d, #0000000000000000
-	WORD $0x0e2179ad // fcvtl v13.4s, v13.4h
-	WORD $0x3ced6af3 // ldr q19, [x23, x13]
-	WORD $0x91000400 // add x0, x0, #0x1
-	WORD $0x4eab9def // mul v15.4s, v15.4s, v11.4s
-	WORD $0xf100101f // cmp x0, #0x4
-	WORD $0x4ea69550 // mla v16.4s, v10.4s, v6.4s
-	WORD $0x4f94e04e // sdot v14.4s, v2.16b, v20.4b[0]
-	WORD $0x6f00e40a // movi v10.2d, #0000000000000000
-	WORD $0x4f9591b5 // fmul v21.4s, v13.4s, v21.s[0]
-	WORD $0x4ea6964f // mla v15.4s, v18.4s, v6.4s
-	WORD $0x3ced6832 // ldr q18, [x1, x13]
-	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
-	WORD $0x4fb4e08e // sdot v14.4s, v4.16b, v20.4b[1]
-	WORD $0x4f91e0aa // sdot v10.4s, v5.16b, v17.4b[0]
-	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
-	WORD $0x4e35ce16 // fmla v22.4s, v16.4s, v21.4s
-	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
-	WORD $0x4f94e86e // sdot v14.4s, v3.16b, v20.4b[2]
-	WORD $0x4fb1e0ea // sdot v10.4s, v7.16b, v17.4b[1]
-	WORD $0x3d800096 // str q22, [x4]
-	WORD $0x4f93e050 // sdot v16.4s, v2.16b, v19.4b[0]
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xbc786a15 // ldr s21, [x16, x24]
-	WORD $0x4fb4e90e // sdot v14.4s, v8.16b, v20.4b[3]
-	WORD $0x4f91e92a // sdot v10.4s, v9.16b, v17.4b[2]
-	WORD $0x8b0c0084 // add x4, x4, x12
-	WORD $0x4f9591b4 // fmul v20.4s, v13.4s, v21.s[0]
-	WORD $0x4fb3e090 // sdot v16.4s, v4.16b, v19.4b[1]
-	WORD $0x4f92e0a2 // sdot v2.4s, v5.16b, v18.4b[0]
-	WORD $0x3dc00084 // ldr q4, [x4]
-	WORD $0x4fb1e98a // sdot v10.4s, v12.16b, v17.4b[3]
-	WORD $0x4eab9dc5 // mul v5.4s, v14.4s, v11.4s
-	WORD $0x4e34cde4 // fmla v4.4s, v15.4s, v20.4s
-	WORD $0x4f93e870 // sdot v16.4s, v3.16b, v19.4b[2]
-	WORD $0x4fb2e0e2 // sdot v2.4s, v7.16b, v18.4b[1]
-	WORD $0x4ea69545 // mla v5.4s, v10.4s, v6.4s
-	WORD $0x3d800084 // str q4, [x4]
-	WORD $0x8b0c0084 // add x4, x4, x12
-	WORD $0xbd400063 // ldr s3, [x3]
-	WORD $0x4fb3e910 // sdot v16.4s, v8.16b, v19.4b[3]
-	WORD $0x4f92e922 // sdot v2.4s, v9.16b, v18.4b[2]
-	WORD $0x4e21d8a4 // scvtf v4.4s, v5.4s
-	WORD $0x3dc00085 // ldr q5, [x4]
-	WORD $0x4f8391a3 // fmul v3.4s, v13.4s, v3.s[0]
-	WORD $0x4fb2e982 // sdot v2.4s, v12.16b, v18.4b[3]
-	WORD $0x4eab9e07 // mul v7.4s, v16.4s, v11.4s
-	WORD $0x4e23cc85 // fmla v5.4s, v4.4s, v3.4s
-	WORD $0x4ea69447 // mla v7.4s, v2.4s, v6.4s
-	WORD $0x3d800085 // str q5, [x4]
-	WORD $0xbc786862 // ldr s2, [x3, x24]
-	WORD $0x3cec6884 // ldr q4, [x4, x12]
-	WORD $0x4e21d8e3 // scvtf v3.4s, v7.4s
-	WORD $0x4f8291a2 // fmul v2.4s, v13.4s, v2.s[0]
-	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
-	WORD $0x3cac6884 // str q4, [x4, x12]
-	WORD $0x54fff241 // b.ne l2
-	WORD $0x11000631 // add w17, w17, #0x1
-	WORD $0x91008273 // add x19, x19, #0x20
-	WORD $0x9102035a // add x26, x26, #0x80
-	WORD $0x7100223f // cmp w17, #0x8
+	WORD $0x4e201def // and v15.16b, v15.16b, v0.16b
+	WORD $0x3cf86ae8 // ldr q8, [x23, x24]
+	WORD $0x3cea6ae6 // ldr q6, [x23, x10]
+	WORD $0x4e201e10 // and v16.16b, v16.16b, v0.16b
+	WORD $0x3cec6ae2 // ldr q2, [x23, x12]
+	WORD $0x3cf86a6a // ldr q10, [x19, x24]
+	WORD $0x4f91e0b2 // sdot v18.4s, v5.16b, v17.4b[0]
+	WORD $0x3cea6a67 // ldr q7, [x19, x10]
+	WORD $0x3cec6a63 // ldr q3, [x19, x12]
+	WORD $0x4fade089 // sdot v9.4s, v4.16b, v13.4b[1]
+	WORD $0xfc717ad3 // ldr d19, [x22, x17, lsl #3]
+	WORD $0xfc717a15 // ldr d21, [x16, x17, lsl #3]
+	WORD $0x3dc00037 // ldr q23, [x1]
+	WORD $0x4dd8c858 // ld1r { v24.4s }, [x2], x24
+	WORD $0x0dd8c87b // ld1r { v27.2s }, [x3], x24
+	WORD $0x2f10a6ce // ushll v14.4s, v22.4h, #0x0
+	WORD $0x4fb1e192 // sdot v18.4s, v12.16b, v17.4b[1]
+	WORD $0x2f10a739 // ushll v25.4s, v25.4h, #0x0
+	WORD $0x91000631 // add x17, x17, #0x1
+	WORD $0x4f8de969 // sdot v9.4s, v11.16b, v13.4b[2]
+	WORD $0xf100123f // cmp x17, #0x4
+	WORD $0x0f10a776 // sshll v22.4s, v27.4h, #0x0
+	WORD $0x4f91ea12 // sdot v18.4s, v16.16b, v17.4b[2]
+	WORD $0x4fade9e9 // sdot v9.4s, v15.16b, v13.4b[3]
+	WORD $0x6f0a068d // ushr v13.16b, v20.16b, #0x6
+	WORD $0x2f1c0754 // ushr v20.4h, v26.4h, #0x4
+	WORD $0x2f07961a // bic v26.4h, #0xf0
+	WORD $0x0e21dad6 // scvtf v22.2s, v22.2s
+	WORD $0x4fb1e9b2 // sdot v18.4s, v13.16b, v17.4b[3]
+	WORD $0x2f10a694 // ushll v20.4s, v20.4h, #0x0
+	WORD $0x4eae9d3b // mul v27.4s, v9.4s, v14.4s
+	WORD $0x2f10a751 // ushll v17.4s, v26.4h, #0x0
+	WORD $0x6f00e41a // movi v26.2d, #0000000000000000
+	WORD $0x0e217a69 // fcvtl v9.4s, v19.4h
+	WORD $0x6e21db33 // ucvtf v19.4s, v25.4s
+	WORD $0x6f00e419 // movi v25.2d, #0000000000000000
+	WORD $0x6e21da94 // ucvtf v20.4s, v20.4s
+	WORD $0x4eb1965b // mla v27.4s, v18.4s, v17.4s
+	WORD $0x4f88e03a // sdot v26.4s, v1.16b, v8.4b[0]
+	WORD $0x0e217ab2 // fcvtl v18.4s, v21.4h
+	WORD $0x6e38dd35 // fmul v21.4s, v9.4s, v24.4s
+	WORD $0x4f96927c // fmul v28.4s, v19.4s, v22.s[0]
+	WORD $0x4f8ae0b9 // sdot v25.4s, v5.16b, v10.4b[0]
+	WORD $0x4fb69296 // fmul v22.4s, v20.4s, v22.s[1]
+	WORD $0x4e21db7b // scvtf v27.4s, v27.4s
+	WORD $0x4fa8e09a // sdot v26.4s, v4.16b, v8.4b[1]
+	WORD $0x4faae199 // sdot v25.4s, v12.16b, v10.4b[1]
+	WORD $0x4e36d796 // fadd v22.4s, v28.4s, v22.4s
+	WORD $0x4e35cf77 // fmla v23.4s, v27.4s, v21.4s
+	WORD $0x6e38de55 // fmul v21.4s, v18.4s, v24.4s
+	WORD $0x4f88e97a // sdot v26.4s, v11.16b, v8.4b[2]
+	WORD $0x4f8aea19 // sdot v25.4s, v16.16b, v10.4b[2]
+	WORD $0x4eb6ceb7 // fmls v23.4s, v21.4s, v22.4s
+	WORD $0x4fa8e9fa // sdot v26.4s, v15.16b, v8.4b[3]
+	WORD $0x6f00e415 // movi v21.2d, #0000000000000000
+	WORD $0x4faae9b9 // sdot v25.4s, v13.16b, v10.4b[3]
+	WORD $0x3d800037 // str q23, [x1]
+	WORD $0x4eae9f4a // mul v10.4s, v26.4s, v14.4s
+	WORD $0x4f86e035 // sdot v21.4s, v1.16b, v6.4b[0]
+	WORD $0x0d40c868 // ld1r { v8.2s }, [x3]
+	WORD $0xbd400056 // ldr s22, [x2]
+	WORD $0x8b080021 // add x1, x1, x8
+	WORD $0x3dc0003a // ldr q26, [x1]
+	WORD $0xaa0003e2 // mov x2, x0
+	WORD $0xaa1a03e3 // mov x3, x26
+	WORD $0x4f969137 // fmul v23.4s, v9.4s, v22.s[0]
+	WORD $0x0f10a508 // sshll v8.4s, v8.4h, #0x0
+	WORD $0x4eb1972a // mla v10.4s, v25.4s, v17.4s
+	WORD $0x6f00e419 // movi v25.2d, #0000000000000000
+	WORD $0x4fa6e095 // sdot v21.4s, v4.16b, v6.4b[1]
+	WORD $0x0e21d908 // scvtf v8.2s, v8.2s
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x4f87e0b9 // sdot v25.4s, v5.16b, v7.4b[0]
+	WORD $0x4f86e975 // sdot v21.4s, v11.16b, v6.4b[2]
+	WORD $0x4f889278 // fmul v24.4s, v19.4s, v8.s[0]
+	WORD $0x4fa89288 // fmul v8.4s, v20.4s, v8.s[1]
+	WORD $0x4e37cd5a // fmla v26.4s, v10.4s, v23.4s
+	WORD $0x4f96924a // fmul v10.4s, v18.4s, v22.s[0]
+	WORD $0x4fa7e199 // sdot v25.4s, v12.16b, v7.4b[1]
+	WORD $0x4fa6e9f5 // sdot v21.4s, v15.16b, v6.4b[3]
+	WORD $0x4e28d708 // fadd v8.4s, v24.4s, v8.4s
+	WORD $0x4f87ea19 // sdot v25.4s, v16.16b, v7.4b[2]
+	WORD $0x4ea8cd5a // fmls v26.4s, v10.4s, v8.4s
+	WORD $0x4fa7e9b9 // sdot v25.4s, v13.16b, v7.4b[3]
+	WORD $0x4eae9ea7 // mul v7.4s, v21.4s, v14.4s
+	WORD $0x6f00e415 // movi v21.2d, #0000000000000000
+	WORD $0x3d80003a // str q26, [x1]
+	WORD $0x8b080021 // add x1, x1, x8
+	WORD $0x3dc00026 // ldr q6, [x1]
+	WORD $0x4dd8c848 // ld1r { v8.4s }, [x2], x24
+	WORD $0x0dd8c86a // ld1r { v10.2s }, [x3], x24
+	WORD $0x4eb19727 // mla v7.4s, v25.4s, v17.4s
+	WORD $0x4f82e035 // sdot v21.4s, v1.16b, v2.4b[0]
+	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
+	WORD $0x6e28dd36 // fmul v22.4s, v9.4s, v8.4s
+	WORD $0x0f10a54a // sshll v10.4s, v10.4h, #0x0
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4fa2e095 // sdot v21.4s, v4.16b, v2.4b[1]
+	WORD $0x4f83e0a1 // sdot v1.4s, v5.16b, v3.4b[0]
+	WORD $0x6e28de45 // fmul v5.4s, v18.4s, v8.4s
+	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
+	WORD $0x4e36cce6 // fmla v6.4s, v7.4s, v22.4s
+	WORD $0x4f82e975 // sdot v21.4s, v11.16b, v2.4b[2]
+	WORD $0x4fa3e181 // sdot v1.4s, v12.16b, v3.4b[1]
+	WORD $0x4f8a9277 // fmul v23.4s, v19.4s, v10.s[0]
+	WORD $0x4faa928a // fmul v10.4s, v20.4s, v10.s[1]
+	WORD $0x4fa2e9f5 // sdot v21.4s, v15.16b, v2.4b[3]
+	WORD $0x4f83ea01 // sdot v1.4s, v16.16b, v3.4b[2]
+	WORD $0x4e2ad6e4 // fadd v4.4s, v23.4s, v10.4s
+	WORD $0x4fa3e9a1 // sdot v1.4s, v13.16b, v3.4b[3]
+	WORD $0x4eae9ea3 // mul v3.4s, v21.4s, v14.4s
+	WORD $0x4ea4cca6 // fmls v6.4s, v5.4s, v4.4s
+	WORD $0x4eb19423 // mla v3.4s, v1.4s, v17.4s
+	WORD $0x3d800026 // str q6, [x1]
+	WORD $0x0d40c862 // ld1r { v2.2s }, [x3]
+	WORD $0x3ce86826 // ldr q6, [x1, x8]
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x0f10a442 // sshll v2.4s, v2.4h, #0x0
+	WORD $0x0e21d841 // scvtf v1.2s, v2.2s
+	WORD $0xbd400042 // ldr s2, [x2]
+	WORD $0x4f829124 // fmul v4.4s, v9.4s, v2.s[0]
+	WORD $0x4f829242 // fmul v2.4s, v18.4s, v2.s[0]
+	WORD $0x4f819265 // fmul v5.4s, v19.4s, v1.s[0]
+	WORD $0x4fa19281 // fmul v1.4s, v20.4s, v1.s[1]
+	WORD $0x4e24cc66 // fmla v6.4s, v3.4s, v4.4s
+	WORD $0x4e21d4a1 // fadd v1.4s, v5.4s, v1.4s
+	WORD $0x4ea1cc46 // fmls v6.4s, v2.4s, v1.4s
+	WORD $0x3ca86826 // str q6, [x1, x8]
+	WORD $0x54ffecc1 // b.ne l2
+	WORD $0x110005ad // add w13, w13, #0x1
+	WORD $0x910081ce // add x14, x14, #0x20
+	WORD $0x910201ef // add x15, x15, #0x80
+	WORD $0x710021bf // cmp w13, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x91001210 // add x16, x16, #0x4
-	WORD $0x54fff0c1 // b.ne l1
-	WORD $0xf10401ef // subs x15, x15, #0x100
-	WORD $0x911501ce // add x14, x14, #0x540
-	WORD $0x54fff00c // b.gt l0
+	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x54ffeae1 // b.ne l1
+	WORD $0xf1040339 // subs x25, x25, #0x100
+	WORD $0x911502d6 // add x22, x22, #0x540
+	WORD $0x54ffea0c // b.gt l0
 
 l3:
-	WORD $0x5280018c // mov w12, #0xc
-	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
-	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x9b0c52ac // madd x12, x21, x12, x20
-	WORD $0x8b18016e // add x14, x11, x24
-	WORD $0x52800035 // mov w21, #0x1
-
-l4:
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0xd37ef613 // lsl x19, x16, #2
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x2a1503ef // mov w15, w21
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xb2400211 // orr x17, x16, #0x1
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xaa1903f5 // mov x21, x25
-	WORD $0xaa1603f7 // mov x23, x22
-	WORD $0xaa0a03e4 // mov x4, x10
-	WORD $0xaa0903e0 // mov x0, x9
-
-l5:
-	WORD $0x910082e1 // add x1, x23, #0x20
-	WORD $0x2a1f03fa // mov w26, wzr
-	WORD $0xaa0403e2 // mov x2, x4
-	WORD $0xfc707828 // ldr d8, [x1, x16, lsl #3]
-	WORD $0xfc717829 // ldr d9, [x1, x17, lsl #3]
-	WORD $0x8b1302e1 // add x1, x23, x19
-	WORD $0x91010021 // add x1, x1, #0x40
-	WORD $0xaa0003e3 // mov x3, x0
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-
-l6:
-	WORD $0x2d402c2a // ldp s10, s11, [x1]
-	WORD $0x8b180085 // add x5, x4, x24
-	WORD $0x2d42342c // ldp s12, s13, [x1, #0x10]
-	WORD $0x1100075a // add w26, w26, #0x1
-	WORD $0x0ddfc84f // ld1r { v15.2s }, [x2], #4
-	WORD $0x7100235f // cmp w26, #0x8
-	WORD $0x2f08a54e // ushll v14.8h, v10.8b, #0x0
-	WORD $0x2f08a56b // ushll v11.8h, v11.8b, #0x0
-	WORD $0x91008021 // add x1, x1, #0x20
-	WORD $0x2f08a58c // ushll v12.8h, v12.8b, #0x0
-	WORD $0x2f08a5ad // ushll v13.8h, v13.8b, #0x0
-	WORD $0x4ddfc86a // ld1r { v10.4s }, [x3], #4
-	WORD $0x0d40c8b0 // ld1r { v16.2s }, [x5]
-	WORD $0x2f1c05ce // ushr v14.4h, v14.4h, #0x4
-	WORD $0x2f1c056b // ushr v11.4h, v11.4h, #0x4
-	WORD $0x8b0b0085 // add x5, x4, x11
-	WORD $0x2f1c058c // ushr v12.4h, v12.4h, #0x4
-	WORD $0x2f1c05ad // ushr v13.4h, v13.4h, #0x4
-	WORD $0x0f10a5ef // sshll v15.4s, v15.4h, #0x0
-	WORD $0x8b0e0084 // add x4, x4, x14
-	WORD $0x0f10a610 // sshll v16.4s, v16.4h, #0x0
-	WORD $0x0d40c8b1 // ld1r { v17.2s }, [x5]
-	WORD $0x2f10a5ce // ushll v14.4s, v14.4h, #0x0
-	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
-	WORD $0x0d40c892 // ld1r { v18.2s }, [x4]
-	WORD $0x2f10a58c // ushll v12.4s, v12.4h, #0x0
-	WORD $0x2f10a5ad // ushll v13.4s, v13.4h, #0x0
-	WORD $0x0e21d9ef // scvtf v15.2s, v15.2s
-	WORD $0x0e21da10 // scvtf v16.2s, v16.2s
-	WORD $0x0f10a631 // sshll v17.4s, v17.4h, #0x0
-	WORD $0xbc786819 // ldr s25, [x0, x24]
-	WORD $0x6e21d9ce // ucvtf v14.4s, v14.4s
-	WORD $0x6e21d96b // ucvtf v11.4s, v11.4s
-	WORD $0x0f10a652 // sshll v18.4s, v18.4h, #0x0
-	WORD $0x6e21d98c // ucvtf v12.4s, v12.4s
-	WORD $0x6e21d9ad // ucvtf v13.4s, v13.4s
-	WORD $0xaa0203e4 // mov x4, x2
-	WORD $0x0e21da31 // scvtf v17.2s, v17.2s
-	WORD $0x0e21da52 // scvtf v18.2s, v18.2s
-	WORD $0x4f8f91d3 // fmul v19.4s, v14.4s, v15.s[0]
-	WORD $0x4f8f9175 // fmul v21.4s, v11.4s, v15.s[0]
-	WORD $0x4f9091d6 // fmul v22.4s, v14.4s, v16.s[0]
-	WORD $0x4faf9194 // fmul v20.4s, v12.4s, v15.s[1]
-	WORD $0x4faf91af // fmul v15.4s, v13.4s, v15.s[1]
-	WORD $0x4fb09197 // fmul v23.4s, v12.4s, v16.s[1]
-	WORD $0x4f909178 // fmul v24.4s, v11.4s, v16.s[0]
-	WORD $0x4fb091b0 // fmul v16.4s, v13.4s, v16.s[1]
-	WORD $0x4e34d673 // fadd v19.4s, v19.4s, v20.4s
-	WORD $0x4f9191d4 // fmul v20.4s, v14.4s, v17.s[0]
-	WORD $0x4e2fd6af // fadd v15.4s, v21.4s, v15.4s
-	WORD $0x4fb19195 // fmul v21.4s, v12.4s, v17.s[1]
-	WORD $0x4e37d6d6 // fadd v22.4s, v22.4s, v23.4s
-	WORD $0x4f919177 // fmul v23.4s, v11.4s, v17.s[0]
-	WORD $0x4fb191b1 // fmul v17.4s, v13.4s, v17.s[1]
-	WORD $0x4f9291ce // fmul v14.4s, v14.4s, v18.s[0]
-	WORD $0x4fb2918c // fmul v12.4s, v12.4s, v18.s[1]
-	WORD $0x4f92916b // fmul v11.4s, v11.4s, v18.s[0]
-	WORD $0x4fb291ad // fmul v13.4s, v13.4s, v18.s[1]
-	WORD $0x4e30d710 // fadd v16.4s, v24.4s, v16.4s
-	WORD $0xbc6b6818 // ldr s24, [x0, x11]
-	WORD $0xbc6e6812 // ldr s18, [x0, x14]
-	WORD $0xaa0303e0 // mov x0, x3
-	WORD $0x4e35d694 // fadd v20.4s, v20.4s, v21.4s
-	WORD $0x6e2add15 // fmul v21.4s, v8.4s, v10.4s
-	WORD $0x6e2add2a // fmul v10.4s, v9.4s, v10.4s
-	WORD $0x4e31d6f1 // fadd v17.4s, v23.4s, v17.4s
-	WORD $0x4f999117 // fmul v23.4s, v8.4s, v25.s[0]
-	WORD $0x4f999139 // fmul v25.4s, v9.4s, v25.s[0]
-	WORD $0x4e2cd5cc // fadd v12.4s, v14.4s, v12.4s
-	WORD $0x4f98910e // fmul v14.4s, v8.4s, v24.s[0]
-	WORD $0x4f989138 // fmul v24.4s, v9.4s, v24.s[0]
-	WORD $0x4e2dd56b // fadd v11.4s, v11.4s, v13.4s
-	WORD $0x4f92910d // fmul v13.4s, v8.4s, v18.s[0]
-	WORD $0x4f929132 // fmul v18.4s, v9.4s, v18.s[0]
-	WORD $0x4eb3cea7 // fmls v7.4s, v21.4s, v19.4s
-	WORD $0x4eafcd46 // fmls v6.4s, v10.4s, v15.4s
-	WORD $0x4eb6cee5 // fmls v5.4s, v23.4s, v22.4s
-	WORD $0x4eb0cf24 // fmls v4.4s, v25.4s, v16.4s
-	WORD $0x4eb4cdc2 // fmls v2.4s, v14.4s, v20.4s
-	WORD $0x4eb1cf03 // fmls v3.4s, v24.4s, v17.4s
-	WORD $0x4eaccda0 // fmls v0.4s, v13.4s, v12.4s
-	WORD $0x4eabce41 // fmls v1.4s, v18.4s, v11.4s
-	WORD $0x54fff5c1 // b.ne l6
-	WORD $0xf10402b5 // subs x21, x21, #0x100
-	WORD $0x911502f7 // add x23, x23, #0x540
-	WORD $0x54fff42c // b.gt l5
-	WORD $0xd37ef670 // lsl x16, x19, #2
-	WORD $0xd37cee31 // lsl x17, x17, #4
-	WORD $0x2a1f03f5 // mov w21, wzr
-	WORD $0x3cf06a88 // ldr q8, [x20, x16]
-	WORD $0x3cf16a89 // ldr q9, [x20, x17]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3cb06a87 // str q7, [x20, x16]
-	WORD $0x3cb16a86 // str q6, [x20, x17]
-	WORD $0x3cf06906 // ldr q6, [x8, x16]
-	WORD $0x3cf16907 // ldr q7, [x8, x17]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3cb06905 // str q5, [x8, x16]
-	WORD $0x3cb16904 // str q4, [x8, x17]
-	WORD $0x3cf069a4 // ldr q4, [x13, x16]
-	WORD $0x3cf169a5 // ldr q5, [x13, x17]
-	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
-	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3cb069a2 // str q2, [x13, x16]
-	WORD $0x3cb169a3 // str q3, [x13, x17]
-	WORD $0x3cf06982 // ldr q2, [x12, x16]
-	WORD $0x3cf16983 // ldr q3, [x12, x17]
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0x3cb06980 // str q0, [x12, x16]
-	WORD $0x52800050 // mov w16, #0x2
-	WORD $0x3cb16981 // str q1, [x12, x17]
-	WORD $0x3707eeaf // tbnz w15, #0x0, l4
 	RET
 
 // func tiledTQ2_0x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)

@@ -11,145 +11,95 @@ TEXT ·tiledQ4_Kx1NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x91001f29 // add x9, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x8b1902e8 // add x8, x23, x25
-	WORD $0x9a99b129 // csel x9, x9, x25, lt
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b890d09 // add x9, x8, x9, asr #3
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x5400078b // b.lt l3
+	WORD $0x540009cb // b.lt l3
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
-	WORD $0xaa1603ea // mov x10, x22
-	WORD $0xaa1903eb // mov x11, x25
-	WORD $0xaa0803ec // mov x12, x8
+	WORD $0x8b1902e8 // add x8, x23, x25
+	WORD $0x8b590d09 // add x9, x8, x25, lsr #3
 
 l0:
-	WORD $0x2a1f03ed // mov w13, wzr
-	WORD $0x9101014e // add x14, x10, #0x40
-	WORD $0x9101814f // add x15, x10, #0x60
+	WORD $0x2a1f03ea // mov w10, wzr
+	WORD $0x910102cb // add x11, x22, #0x40
+	WORD $0x910182cc // add x12, x22, #0x60
+	WORD $0x910082cd // add x13, x22, #0x20
 
 l1:
-	WORD $0xaa1f03f0 // mov x16, xzr
+	WORD $0xaa1f03ee // mov x14, xzr
+	WORD $0x9100416f // add x15, x11, #0x10
 
 l2:
-	WORD $0xd37cee11 // lsl x17, x16, #4
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
+	WORD $0xd37cedd0 // lsl x16, x14, #4
+	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
 	WORD $0xad401ae4 // ldp q4, q6, [x23]
-	WORD $0x8b1101f3 // add x19, x15, x17
-	WORD $0x3dc00261 // ldr q1, [x19]
-	WORD $0x3dc01265 // ldr q5, [x19, #0x40]
-	WORD $0x3dc02267 // ldr q7, [x19, #0x80]
-	WORD $0x3dc03268 // ldr q8, [x19, #0xc0]
-	WORD $0x8b1009d3 // add x19, x14, x16, lsl #2
-	WORD $0x4e201c23 // and v3.16b, v1.16b, v0.16b
-	WORD $0x6f0c0421 // ushr v1.16b, v1.16b, #0x4
-	WORD $0x4f84e062 // sdot v2.4s, v3.16b, v4.4b[0]
+	WORD $0x8b100191 // add x17, x12, x16
+	WORD $0x3dc00222 // ldr q2, [x17]
+	WORD $0x3dc01225 // ldr q5, [x17, #0x40]
+	WORD $0x3dc02227 // ldr q7, [x17, #0x80]
+	WORD $0x3dc03228 // ldr q8, [x17, #0xc0]
+	WORD $0xd37ef5d1 // lsl x17, x14, #2
+	WORD $0x4e201c43 // and v3.16b, v2.16b, v0.16b
+	WORD $0x6f0c0442 // ushr v2.16b, v2.16b, #0x4
+	WORD $0x8b110173 // add x19, x11, x17
+	WORD $0x8b1101f1 // add x17, x15, x17
+	WORD $0x4f84e061 // sdot v1.4s, v3.16b, v4.4b[0]
 	WORD $0x4e201ca3 // and v3.16b, v5.16b, v0.16b
-	WORD $0x4fa4e062 // sdot v2.4s, v3.16b, v4.4b[1]
+	WORD $0x4fa4e061 // sdot v1.4s, v3.16b, v4.4b[1]
 	WORD $0x4e201ce3 // and v3.16b, v7.16b, v0.16b
-	WORD $0x4f84e862 // sdot v2.4s, v3.16b, v4.4b[2]
+	WORD $0x4f84e861 // sdot v1.4s, v3.16b, v4.4b[2]
 	WORD $0x4e201d03 // and v3.16b, v8.16b, v0.16b
-	WORD $0x4fa4e862 // sdot v2.4s, v3.16b, v4.4b[3]
+	WORD $0x4fa4e861 // sdot v1.4s, v3.16b, v4.4b[3]
 	WORD $0x0d40ca63 // ld1r { v3.2s }, [x19]
-	WORD $0xbd400184 // ldr s4, [x12]
+	WORD $0x0d40ca24 // ld1r { v4.2s }, [x17]
 	WORD $0x2f08a463 // ushll v3.8h, v3.8b, #0x0
-	WORD $0x4f86e022 // sdot v2.4s, v1.16b, v6.4b[0]
-	WORD $0x6f0c04a1 // ushr v1.16b, v5.16b, #0x4
-	WORD $0x4fa6e022 // sdot v2.4s, v1.16b, v6.4b[1]
-	WORD $0x6f0c04e1 // ushr v1.16b, v7.16b, #0x4
-	WORD $0x4f86e822 // sdot v2.4s, v1.16b, v6.4b[2]
-	WORD $0x6f0c0501 // ushr v1.16b, v8.16b, #0x4
-	WORD $0x4fa6e822 // sdot v2.4s, v1.16b, v6.4b[3]
-	WORD $0x2f10a461 // ushll v1.4s, v3.4h, #0x0
-	WORD $0xfc707943 // ldr d3, [x10, x16, lsl #3]
-	WORD $0x91000610 // add x16, x16, #0x1
+	WORD $0x2f08a484 // ushll v4.8h, v4.8b, #0x0
+	WORD $0x4f86e041 // sdot v1.4s, v2.16b, v6.4b[0]
+	WORD $0x6f0c04a2 // ushr v2.16b, v5.16b, #0x4
+	WORD $0x0d40c925 // ld1r { v5.2s }, [x9]
+	WORD $0x2f10a484 // ushll v4.4s, v4.4h, #0x0
+	WORD $0x0f10a4a5 // sshll v5.4s, v5.4h, #0x0
+	WORD $0x4fa6e041 // sdot v1.4s, v2.16b, v6.4b[1]
+	WORD $0x6f0c04e2 // ushr v2.16b, v7.16b, #0x4
+	WORD $0xbd400107 // ldr s7, [x8]
+	WORD $0x4ea5bca5 // addp v5.4s, v5.4s, v5.4s
+	WORD $0x4f86e841 // sdot v1.4s, v2.16b, v6.4b[2]
+	WORD $0x6f0c0502 // ushr v2.16b, v8.16b, #0x4
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4fa6e841 // sdot v1.4s, v2.16b, v6.4b[3]
+	WORD $0x2f10a462 // ushll v2.4s, v3.4h, #0x0
+	WORD $0xfc6e7ac3 // ldr d3, [x22, x14, lsl #3]
+	WORD $0xfc6e79a6 // ldr d6, [x13, x14, lsl #3]
+	WORD $0x910005ce // add x14, x14, #0x1
 	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
-	WORD $0xf100121f // cmp x16, #0x4
-	WORD $0x6e21d821 // ucvtf v1.4s, v1.4s
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e21dc61 // fmul v1.4s, v3.4s, v1.4s
-	WORD $0x3cf16a83 // ldr q3, [x20, x17]
-	WORD $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
-	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
-	WORD $0x3cb16a83 // str q3, [x20, x17]
-	WORD $0x54fffb01 // b.ne l2
-	WORD $0x110005ad // add w13, w13, #0x1
-	WORD $0x910481ce // add x14, x14, #0x120
-	WORD $0x910481ef // add x15, x15, #0x120
-	WORD $0x710021bf // cmp w13, #0x8
+	WORD $0xf10011df // cmp x14, #0x4
+	WORD $0x6e21d842 // ucvtf v2.4s, v2.4s
+	WORD $0x0e2178c6 // fcvtl v6.4s, v6.4h
+	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
+	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
+	WORD $0x6e21d883 // ucvtf v3.4s, v4.4s
+	WORD $0x6ea0f8c4 // fneg v4.4s, v6.4s
+	WORD $0x4f879021 // fmul v1.4s, v1.4s, v7.s[0]
+	WORD $0x3cf06a86 // ldr q6, [x20, x16]
+	WORD $0x6e23dc83 // fmul v3.4s, v4.4s, v3.4s
+	WORD $0x4e22cc26 // fmla v6.4s, v1.4s, v2.4s
+	WORD $0x4f8790a1 // fmul v1.4s, v5.4s, v7.s[0]
+	WORD $0x4e23cc26 // fmla v6.4s, v1.4s, v3.4s
+	WORD $0x3cb06a86 // str q6, [x20, x16]
+	WORD $0x54fff901 // b.ne l2
+	WORD $0x1100054a // add w10, w10, #0x1
+	WORD $0x9104816b // add x11, x11, #0x120
+	WORD $0x9104818c // add x12, x12, #0x120
+	WORD $0x7100215f // cmp w10, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x9100118c // add x12, x12, #0x4
-	WORD $0x54fffa01 // b.ne l1
-	WORD $0xf104016b // subs x11, x11, #0x100
-	WORD $0x9125014a // add x10, x10, #0x940
-	WORD $0x54fff94c // b.gt l0
+	WORD $0x91001108 // add x8, x8, #0x4
+	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x54fff7c1 // b.ne l1
+	WORD $0xf1040339 // subs x25, x25, #0x100
+	WORD $0x912502d6 // add x22, x22, #0x940
+	WORD $0x54fff6ec // b.gt l0
 
 l3:
-	WORD $0xaa1f03ea // mov x10, xzr
-	WORD $0x5280002e // mov w14, #0x1
-
-l4:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xd37ef54d // lsl x13, x10, #2
-	WORD $0x2a0e03eb // mov w11, w14
-	WORD $0xb240014c // orr x12, x10, #0x1
-	WORD $0xaa1903ee // mov x14, x25
-	WORD $0xaa1603ef // mov x15, x22
-	WORD $0xaa0903f0 // mov x16, x9
-	WORD $0xaa0803f1 // mov x17, x8
-
-l5:
-	WORD $0x910081f5 // add x21, x15, #0x20
-	WORD $0x2a1f03f3 // mov w19, wzr
-	WORD $0xfc6a7aa2 // ldr d2, [x21, x10, lsl #3]
-	WORD $0xfc6c7aa3 // ldr d3, [x21, x12, lsl #3]
-	WORD $0x8b0d01f5 // add x21, x15, x13
-	WORD $0x910142b5 // add x21, x21, #0x50
-	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
-	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
-	WORD $0x6ea0f842 // fneg v2.4s, v2.4s
-	WORD $0x6ea0f863 // fneg v3.4s, v3.4s
-
-l6:
-	WORD $0xaa1503f7 // mov x23, x21
-	WORD $0x11000673 // add w19, w19, #0x1
-	WORD $0x910482b5 // add x21, x21, #0x120
-	WORD $0x0ddfcae4 // ld1r { v4.2s }, [x23], #4
-	WORD $0x0d40cae5 // ld1r { v5.2s }, [x23]
-	WORD $0x0ddfca06 // ld1r { v6.2s }, [x16], #4
-	WORD $0x7100227f // cmp w19, #0x8
-	WORD $0xbc404627 // ldr s7, [x17], #0x4
-	WORD $0x2f08a484 // ushll v4.8h, v4.8b, #0x0
-	WORD $0x2f08a4a5 // ushll v5.8h, v5.8b, #0x0
-	WORD $0x0e6028c6 // saddlp v6.2s, v6.4h
-	WORD $0x2f10a484 // ushll v4.4s, v4.4h, #0x0
-	WORD $0x2f10a4a5 // ushll v5.4s, v5.4h, #0x0
-	WORD $0x0e21d8c6 // scvtf v6.2s, v6.2s
-	WORD $0x6e21d884 // ucvtf v4.4s, v4.4s
-	WORD $0x6e21d8a5 // ucvtf v5.4s, v5.4s
-	WORD $0x6e27dcc6 // fmul v6.4s, v6.4s, v7.4s
-	WORD $0x6e24dc44 // fmul v4.4s, v2.4s, v4.4s
-	WORD $0x6e25dc65 // fmul v5.4s, v3.4s, v5.4s
-	WORD $0x4f861080 // fmla v0.4s, v4.4s, v6.s[0]
-	WORD $0x4f8610a1 // fmla v1.4s, v5.4s, v6.s[0]
-	WORD $0x54fffd61 // b.ne l6
-	WORD $0xf10401ce // subs x14, x14, #0x100
-	WORD $0x912501ef // add x15, x15, #0x940
-	WORD $0x54fffbcc // b.gt l5
-	WORD $0xd37ef5aa // lsl x10, x13, #2
-	WORD $0xd37ced8c // lsl x12, x12, #4
-	WORD $0x2a1f03ee // mov w14, wzr
-	WORD $0x3cea6a82 // ldr q2, [x20, x10]
-	WORD $0x3cec6a83 // ldr q3, [x20, x12]
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0x3caa6a80 // str q0, [x20, x10]
-	WORD $0x5280004a // mov w10, #0x2
-	WORD $0x3cac6a81 // str q1, [x20, x12]
-	WORD $0x3707f94b // tbnz w11, #0x0, l4
 	RET
 
 // func tiledQ4_Kx4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -161,267 +111,186 @@ TEXT ·tiledQ4_Kx4NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ef6ac // lsl x12, x21, #2
-	WORD $0x91001f2a // add x10, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0xd37ffb0b // lsl x11, x24, #1
-	WORD $0x8b0c0288 // add x8, x20, x12
-	WORD $0x9a99b14a // csel x10, x10, x25, lt
+	WORD $0xd37ef6a8 // lsl x8, x21, #2
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b0c0109 // add x9, x8, x12
+	WORD $0x8b080289 // add x9, x20, x8
 	WORD $0xad000280 // stp q0, q0, [x20]
-	WORD $0x8b0c012d // add x13, x9, x12
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x8b1902e9 // add x9, x23, x25
-	WORD $0x8b8a0d2a // add x10, x9, x10, asr #3
-	WORD $0xad0001a0 // stp q0, q0, [x13]
-	WORD $0xad0101a0 // stp q0, q0, [x13, #0x20]
-	WORD $0x54000ecb // b.lt l3
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x5400142b // b.lt l3
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
-	WORD $0x8b18016d // add x13, x11, x24
-	WORD $0xaa1603ee // mov x14, x22
-	WORD $0xaa1903ef // mov x15, x25
-	WORD $0xaa0903f0 // mov x16, x9
+	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0xd37ffb0a // lsl x10, x24, #1
+	WORD $0x8b590d2b // add x11, x9, x25, lsr #3
+	WORD $0x8b18014c // add x12, x10, x24
 
 l0:
-	WORD $0x2a1f03f1 // mov w17, wzr
-	WORD $0x910101d3 // add x19, x14, #0x40
-	WORD $0x910181da // add x26, x14, #0x60
+	WORD $0x2a1f03ed // mov w13, wzr
+	WORD $0x910102ce // add x14, x22, #0x40
+	WORD $0x910182cf // add x15, x22, #0x60
+	WORD $0x910082d0 // add x16, x22, #0x20
 
 l1:
-	WORD $0x8b180202 // add x2, x16, x24
-	WORD $0xaa1f03e0 // mov x0, xzr
-	WORD $0x910042e1 // add x1, x23, #0x10
-	WORD $0x8b180042 // add x2, x2, x24
+	WORD $0x8b18017a // add x26, x11, x24
+	WORD $0x8b180120 // add x0, x9, x24
+	WORD $0xaa1f03f1 // mov x17, xzr
+	WORD $0x910042f3 // add x19, x23, #0x10
+	WORD $0x910041d5 // add x21, x14, #0x10
+	WORD $0x8b18035a // add x26, x26, x24
+	WORD $0x8b180000 // add x0, x0, x24
 
 l2:
-	WORD $0xd37cec03 // lsl x3, x0, #4
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0xad402ee6 // ldp q6, q11, [x23]
-	WORD $0x3cf86aed // ldr q13, [x23, x24]
-	WORD $0x8b030344 // add x4, x26, x3
-	WORD $0x3ceb6aee // ldr q14, [x23, x11]
-	WORD $0x3cf8682f // ldr q15, [x1, x24]
-	WORD $0x3dc00083 // ldr q3, [x4]
-	WORD $0x3dc01088 // ldr q8, [x4, #0x40]
-	WORD $0x3dc0208a // ldr q10, [x4, #0x80]
-	WORD $0x3dc0308c // ldr q12, [x4, #0xc0]
-	WORD $0x8b000a64 // add x4, x19, x0, lsl #2
-	WORD $0xfc6079d0 // ldr d16, [x14, x0, lsl #3]
-	WORD $0x4e201c61 // and v1.16b, v3.16b, v0.16b
-	WORD $0x4e201d09 // and v9.16b, v8.16b, v0.16b
-	WORD $0x4e201d47 // and v7.16b, v10.16b, v0.16b
-	WORD $0x4e201d85 // and v5.16b, v12.16b, v0.16b
-	WORD $0x6f0c0463 // ushr v3.16b, v3.16b, #0x4
-	WORD $0x6f0c0508 // ushr v8.16b, v8.16b, #0x4
+	WORD $0xd37cee21 // lsl x1, x17, #4
+	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
+	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
+	WORD $0xad4042e6 // ldp q6, q16, [x23]
+	WORD $0x3cf86af1 // ldr q17, [x23, x24]
+	WORD $0x8b0101e2 // add x2, x15, x1
+	WORD $0x8b010281 // add x1, x20, x1
+	WORD $0x3cea6aeb // ldr q11, [x23, x10]
+	WORD $0x3dc00042 // ldr q2, [x2]
+	WORD $0x3dc01047 // ldr q7, [x2, #0x40]
+	WORD $0x3dc0204a // ldr q10, [x2, #0x80]
+	WORD $0x3dc0304f // ldr q15, [x2, #0xc0]
+	WORD $0xd37ef622 // lsl x2, x17, #2
+	WORD $0x3cf86a6e // ldr q14, [x19, x24]
+	WORD $0x4e201c41 // and v1.16b, v2.16b, v0.16b
+	WORD $0x4e201ce5 // and v5.16b, v7.16b, v0.16b
+	WORD $0x4e201d44 // and v4.16b, v10.16b, v0.16b
+	WORD $0x4e201de3 // and v3.16b, v15.16b, v0.16b
+	WORD $0x6f0c0442 // ushr v2.16b, v2.16b, #0x4
 	WORD $0x6f0c054a // ushr v10.16b, v10.16b, #0x4
-	WORD $0x6f0c058c // ushr v12.16b, v12.16b, #0x4
-	WORD $0x3ced6af1 // ldr q17, [x23, x13]
-	WORD $0x4f86e022 // sdot v2.4s, v1.16b, v6.4b[0]
-	WORD $0x4f8de024 // sdot v4.4s, v1.16b, v13.4b[0]
-	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
-	WORD $0x8b030283 // add x3, x20, x3
-	WORD $0x91000400 // add x0, x0, #0x1
-	WORD $0xf100101f // cmp x0, #0x4
-	WORD $0x4fa6e122 // sdot v2.4s, v9.16b, v6.4b[1]
-	WORD $0x4fade124 // sdot v4.4s, v9.16b, v13.4b[1]
-	WORD $0x4f86e8e2 // sdot v2.4s, v7.16b, v6.4b[2]
-	WORD $0x4f8de8e4 // sdot v4.4s, v7.16b, v13.4b[2]
-	WORD $0x4fa6e8a2 // sdot v2.4s, v5.16b, v6.4b[3]
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x4fade8a4 // sdot v4.4s, v5.16b, v13.4b[3]
-	WORD $0x0d40c88d // ld1r { v13.2s }, [x4]
-	WORD $0x4f8be062 // sdot v2.4s, v3.16b, v11.4b[0]
-	WORD $0x4f8ee026 // sdot v6.4s, v1.16b, v14.4b[0]
-	WORD $0x2f08a5ad // ushll v13.8h, v13.8b, #0x0
-	WORD $0x4f8fe064 // sdot v4.4s, v3.16b, v15.4b[0]
-	WORD $0x2f10a5ad // ushll v13.4s, v13.4h, #0x0
-	WORD $0x4fabe102 // sdot v2.4s, v8.16b, v11.4b[1]
-	WORD $0x4faee126 // sdot v6.4s, v9.16b, v14.4b[1]
-	WORD $0x4fafe104 // sdot v4.4s, v8.16b, v15.4b[1]
-	WORD $0x6e21d9ad // ucvtf v13.4s, v13.4s
-	WORD $0x4f8be942 // sdot v2.4s, v10.16b, v11.4b[2]
-	WORD $0x4f8ee8e6 // sdot v6.4s, v7.16b, v14.4b[2]
-	WORD $0x4f8fe944 // sdot v4.4s, v10.16b, v15.4b[2]
-	WORD $0x6e2dde0d // fmul v13.4s, v16.4s, v13.4s
-	WORD $0x4fabe982 // sdot v2.4s, v12.16b, v11.4b[3]
-	WORD $0x6f00e40b // movi v11.2d, #0000000000000000
-	WORD $0x4faee8a6 // sdot v6.4s, v5.16b, v14.4b[3]
-	WORD $0x4fafe984 // sdot v4.4s, v12.16b, v15.4b[3]
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4f91e02b // sdot v11.4s, v1.16b, v17.4b[0]
-	WORD $0xbd400201 // ldr s1, [x16]
-	WORD $0x4f819041 // fmul v1.4s, v2.4s, v1.s[0]
-	WORD $0x3ceb6822 // ldr q2, [x1, x11]
-	WORD $0x4fb1e12b // sdot v11.4s, v9.16b, v17.4b[1]
-	WORD $0x3dc00069 // ldr q9, [x3]
-	WORD $0x4f82e066 // sdot v6.4s, v3.16b, v2.4b[0]
-	WORD $0x4e2dcc29 // fmla v9.4s, v1.4s, v13.4s
-	WORD $0x4f91e8eb // sdot v11.4s, v7.16b, v17.4b[2]
-	WORD $0x4e21d881 // scvtf v1.4s, v4.4s
-	WORD $0x3ced6824 // ldr q4, [x1, x13]
-	WORD $0x4fa2e106 // sdot v6.4s, v8.16b, v2.4b[1]
-	WORD $0x3d800069 // str q9, [x3]
-	WORD $0x4fb1e8ab // sdot v11.4s, v5.16b, v17.4b[3]
-	WORD $0x8b0c0063 // add x3, x3, x12
-	WORD $0xbc786a05 // ldr s5, [x16, x24]
-	WORD $0x4f82e946 // sdot v6.4s, v10.16b, v2.4b[2]
-	WORD $0x4f859021 // fmul v1.4s, v1.4s, v5.s[0]
-	WORD $0x4f84e06b // sdot v11.4s, v3.16b, v4.4b[0]
-	WORD $0x3dc00063 // ldr q3, [x3]
-	WORD $0x4fa2e986 // sdot v6.4s, v12.16b, v2.4b[3]
-	WORD $0x4e2dcc23 // fmla v3.4s, v1.4s, v13.4s
-	WORD $0x4fa4e10b // sdot v11.4s, v8.16b, v4.4b[1]
-	WORD $0x4e21d8c1 // scvtf v1.4s, v6.4s
-	WORD $0x3d800063 // str q3, [x3]
-	WORD $0x8b0c0063 // add x3, x3, x12
-	WORD $0xbd400042 // ldr s2, [x2]
-	WORD $0x4f84e94b // sdot v11.4s, v10.16b, v4.4b[2]
-	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
-	WORD $0x3dc00062 // ldr q2, [x3]
-	WORD $0x4fa4e98b // sdot v11.4s, v12.16b, v4.4b[3]
-	WORD $0x4e2dcc22 // fmla v2.4s, v1.4s, v13.4s
-	WORD $0x4e21d961 // scvtf v1.4s, v11.4s
-	WORD $0x3d800062 // str q2, [x3]
-	WORD $0xbc786842 // ldr s2, [x2, x24]
-	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
-	WORD $0x3cec6862 // ldr q2, [x3, x12]
-	WORD $0x4e2dcc22 // fmla v2.4s, v1.4s, v13.4s
-	WORD $0x3cac6862 // str q2, [x3, x12]
-	WORD $0x54fff441 // b.ne l2
-	WORD $0x11000631 // add w17, w17, #0x1
-	WORD $0x91048273 // add x19, x19, #0x120
-	WORD $0x9104835a // add x26, x26, #0x120
-	WORD $0x7100223f // cmp w17, #0x8
+	WORD $0x8b0201c3 // add x3, x14, x2
+	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #0x4
+	WORD $0x8b0202a4 // add x4, x21, x2
+	WORD $0x4f86e028 // sdot v8.4s, v1.16b, v6.4b[0]
+	WORD $0x4f91e02c // sdot v12.4s, v1.16b, v17.4b[0]
+	WORD $0x0d40c873 // ld1r { v19.2s }, [x3]
+	WORD $0xaa0903e2 // mov x2, x9
+	WORD $0xaa0b03e3 // mov x3, x11
+	WORD $0x3cea6a6d // ldr q13, [x19, x10]
+	WORD $0x3cec6a69 // ldr q9, [x19, x12]
+	WORD $0xfc717ad2 // ldr d18, [x22, x17, lsl #3]
+	WORD $0xfc717a14 // ldr d20, [x16, x17, lsl #3]
+	WORD $0x2f08a673 // ushll v19.8h, v19.8b, #0x0
+	WORD $0x0d40c895 // ld1r { v21.2s }, [x4]
+	WORD $0x3dc00036 // ldr q22, [x1]
+	WORD $0x4fa6e0a8 // sdot v8.4s, v5.16b, v6.4b[1]
+	WORD $0x4fb1e0ac // sdot v12.4s, v5.16b, v17.4b[1]
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x91000631 // add x17, x17, #0x1
+	WORD $0xf100123f // cmp x17, #0x4
+	WORD $0x4f86e888 // sdot v8.4s, v4.16b, v6.4b[2]
+	WORD $0x4f91e88c // sdot v12.4s, v4.16b, v17.4b[2]
+	WORD $0x4fa6e868 // sdot v8.4s, v3.16b, v6.4b[3]
+	WORD $0x6f0c04e6 // ushr v6.16b, v7.16b, #0x4
+	WORD $0x3cec6ae7 // ldr q7, [x23, x12]
+	WORD $0x4dd8c857 // ld1r { v23.4s }, [x2], x24
+	WORD $0x4fb1e86c // sdot v12.4s, v3.16b, v17.4b[3]
+	WORD $0x0dd8c878 // ld1r { v24.2s }, [x3], x24
+	WORD $0x4f90e048 // sdot v8.4s, v2.16b, v16.4b[0]
+	WORD $0x4f8ee04c // sdot v12.4s, v2.16b, v14.4b[0]
+	WORD $0x4fb0e0c8 // sdot v8.4s, v6.16b, v16.4b[1]
+	WORD $0x4faee0cc // sdot v12.4s, v6.16b, v14.4b[1]
+	WORD $0x4f90e948 // sdot v8.4s, v10.16b, v16.4b[2]
+	WORD $0x4f8ee94c // sdot v12.4s, v10.16b, v14.4b[2]
+	WORD $0x4fb0e9e8 // sdot v8.4s, v15.16b, v16.4b[3]
+	WORD $0x2f10a670 // ushll v16.4s, v19.4h, #0x0
+	WORD $0x2f08a6b3 // ushll v19.8h, v21.8b, #0x0
+	WORD $0x0f10a715 // sshll v21.4s, v24.4h, #0x0
+	WORD $0x4faee9ec // sdot v12.4s, v15.16b, v14.4b[3]
+	WORD $0x6e21da10 // ucvtf v16.4s, v16.4s
+	WORD $0x2f10a673 // ushll v19.4s, v19.4h, #0x0
+	WORD $0x4e21d918 // scvtf v24.4s, v8.4s
+	WORD $0x4eb5beb5 // addp v21.4s, v21.4s, v21.4s
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x6e21da71 // ucvtf v17.4s, v19.4s
+	WORD $0x6e30de48 // fmul v8.4s, v18.4s, v16.4s
+	WORD $0x6ea0fa90 // fneg v16.4s, v20.4s
+	WORD $0x4e21dab2 // scvtf v18.4s, v21.4s
+	WORD $0x6e38def3 // fmul v19.4s, v23.4s, v24.4s
+	WORD $0x6e31de10 // fmul v16.4s, v16.4s, v17.4s
+	WORD $0x6e32def1 // fmul v17.4s, v23.4s, v18.4s
+	WORD $0x6f00e412 // movi v18.2d, #0000000000000000
+	WORD $0x4e28ce76 // fmla v22.4s, v19.4s, v8.4s
+	WORD $0x4f8be032 // sdot v18.4s, v1.16b, v11.4b[0]
+	WORD $0x4e30ce36 // fmla v22.4s, v17.4s, v16.4s
+	WORD $0x4fabe0b2 // sdot v18.4s, v5.16b, v11.4b[1]
+	WORD $0x3d800036 // str q22, [x1]
+	WORD $0x8b080021 // add x1, x1, x8
+	WORD $0x0d40c871 // ld1r { v17.2s }, [x3]
+	WORD $0xaa1a03e3 // mov x3, x26
+	WORD $0x4f8be892 // sdot v18.4s, v4.16b, v11.4b[2]
+	WORD $0x0f10a62e // sshll v14.4s, v17.4h, #0x0
+	WORD $0xbd400051 // ldr s17, [x2]
+	WORD $0xaa0003e2 // mov x2, x0
+	WORD $0x4eaebdce // addp v14.4s, v14.4s, v14.4s
+	WORD $0x4fabe872 // sdot v18.4s, v3.16b, v11.4b[3]
+	WORD $0x4f91918b // fmul v11.4s, v12.4s, v17.s[0]
+	WORD $0x4e21d9cc // scvtf v12.4s, v14.4s
+	WORD $0x3dc0002e // ldr q14, [x1]
+	WORD $0x4f8de052 // sdot v18.4s, v2.16b, v13.4b[0]
+	WORD $0x4e28cd6e // fmla v14.4s, v11.4s, v8.4s
+	WORD $0x4f91918b // fmul v11.4s, v12.4s, v17.s[0]
+	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
+	WORD $0x4fade0d2 // sdot v18.4s, v6.16b, v13.4b[1]
+	WORD $0x4f87e02c // sdot v12.4s, v1.16b, v7.4b[0]
+	WORD $0x4e30cd6e // fmla v14.4s, v11.4s, v16.4s
+	WORD $0x4f8de952 // sdot v18.4s, v10.16b, v13.4b[2]
+	WORD $0x3d80002e // str q14, [x1]
+	WORD $0x8b080021 // add x1, x1, x8
+	WORD $0x4fa7e0ac // sdot v12.4s, v5.16b, v7.4b[1]
+	WORD $0x3dc00021 // ldr q1, [x1]
+	WORD $0x4dd8c845 // ld1r { v5.4s }, [x2], x24
+	WORD $0x0dd8c86b // ld1r { v11.2s }, [x3], x24
+	WORD $0x4fade9f2 // sdot v18.4s, v15.16b, v13.4b[3]
+	WORD $0x4f87e88c // sdot v12.4s, v4.16b, v7.4b[2]
+	WORD $0x0f10a564 // sshll v4.4s, v11.4h, #0x0
+	WORD $0x4e21da4b // scvtf v11.4s, v18.4s
+	WORD $0x4ea4bc84 // addp v4.4s, v4.4s, v4.4s
+	WORD $0x4fa7e86c // sdot v12.4s, v3.16b, v7.4b[3]
+	WORD $0x6e2bdca3 // fmul v3.4s, v5.4s, v11.4s
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4f89e04c // sdot v12.4s, v2.16b, v9.4b[0]
+	WORD $0x4e28cc61 // fmla v1.4s, v3.4s, v8.4s
+	WORD $0x6e24dca2 // fmul v2.4s, v5.4s, v4.4s
+	WORD $0x4fa9e0cc // sdot v12.4s, v6.16b, v9.4b[1]
+	WORD $0x4e30cc41 // fmla v1.4s, v2.4s, v16.4s
+	WORD $0x4f89e94c // sdot v12.4s, v10.16b, v9.4b[2]
+	WORD $0x3d800021 // str q1, [x1]
+	WORD $0x0d40c861 // ld1r { v1.2s }, [x3]
+	WORD $0x4fa9e9ec // sdot v12.4s, v15.16b, v9.4b[3]
+	WORD $0xbd400043 // ldr s3, [x2]
+	WORD $0x3ce86824 // ldr q4, [x1, x8]
+	WORD $0x0f10a421 // sshll v1.4s, v1.4h, #0x0
+	WORD $0x4e21d982 // scvtf v2.4s, v12.4s
+	WORD $0x4ea1bc21 // addp v1.4s, v1.4s, v1.4s
+	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
+	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
+	WORD $0x4e28cc44 // fmla v4.4s, v2.4s, v8.4s
+	WORD $0x4f839021 // fmul v1.4s, v1.4s, v3.s[0]
+	WORD $0x4e30cc24 // fmla v4.4s, v1.4s, v16.4s
+	WORD $0x3ca86824 // str q4, [x1, x8]
+	WORD $0x54ffef81 // b.ne l2
+	WORD $0x110005ad // add w13, w13, #0x1
+	WORD $0x910481ce // add x14, x14, #0x120
+	WORD $0x910481ef // add x15, x15, #0x120
+	WORD $0x710021bf // cmp w13, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x91001210 // add x16, x16, #0x4
-	WORD $0x54fff2e1 // b.ne l1
-	WORD $0xf10401ef // subs x15, x15, #0x100
-	WORD $0x912501ce // add x14, x14, #0x940
-	WORD $0x54fff22c // b.gt l0
+	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x54ffeda1 // b.ne l1
+	WORD $0xf1040339 // subs x25, x25, #0x100
+	WORD $0x912502d6 // add x22, x22, #0x940
+	WORD $0x54ffeccc // b.gt l0
 
 l3:
-	WORD $0x5280018c // mov w12, #0xc
-	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
-	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x9b0c52ac // madd x12, x21, x12, x20
-	WORD $0x8b18016e // add x14, x11, x24
-	WORD $0x52800035 // mov w21, #0x1
-
-l4:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0xd37ef613 // lsl x19, x16, #2
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x2a1503ef // mov w15, w21
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xb2400211 // orr x17, x16, #0x1
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xaa1903f5 // mov x21, x25
-	WORD $0xaa1603f7 // mov x23, x22
-	WORD $0xaa0a03e1 // mov x1, x10
-	WORD $0xaa0903fa // mov x26, x9
-
-l5:
-	WORD $0x910082e2 // add x2, x23, #0x20
-	WORD $0x2a1f03e0 // mov w0, wzr
-	WORD $0xaa0103e3 // mov x3, x1
-	WORD $0xfc707848 // ldr d8, [x2, x16, lsl #3]
-	WORD $0xfc717849 // ldr d9, [x2, x17, lsl #3]
-	WORD $0x8b1302e2 // add x2, x23, x19
-	WORD $0x91014042 // add x2, x2, #0x50
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-	WORD $0x6ea0f908 // fneg v8.4s, v8.4s
-	WORD $0x6ea0f929 // fneg v9.4s, v9.4s
-
-l6:
-	WORD $0xaa0203e4 // mov x4, x2
-	WORD $0x11000400 // add w0, w0, #0x1
-	WORD $0x91048042 // add x2, x2, #0x120
-	WORD $0x0ddfc88a // ld1r { v10.2s }, [x4], #4
-	WORD $0x0d40c88b // ld1r { v11.2s }, [x4]
-	WORD $0x8b180024 // add x4, x1, x24
-	WORD $0x0ddfc86c // ld1r { v12.2s }, [x3], #4
-	WORD $0x0d40c88d // ld1r { v13.2s }, [x4]
-	WORD $0x8b0b0024 // add x4, x1, x11
-	WORD $0x8b0e0021 // add x1, x1, x14
-	WORD $0x2f08a54a // ushll v10.8h, v10.8b, #0x0
-	WORD $0x2f08a56b // ushll v11.8h, v11.8b, #0x0
-	WORD $0x0d40c88e // ld1r { v14.2s }, [x4]
-	WORD $0x0d40c82f // ld1r { v15.2s }, [x1]
-	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0xbd400350 // ldr s16, [x26]
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0xbc786b51 // ldr s17, [x26, x24]
-	WORD $0x7100201f // cmp w0, #0x8
-	WORD $0x2f10a54a // ushll v10.4s, v10.4h, #0x0
-	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
-	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
-	WORD $0x0e6029ef // saddlp v15.2s, v15.4h
-	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
-	WORD $0xaa0303e1 // mov x1, x3
-	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x6e21d94a // ucvtf v10.4s, v10.4s
-	WORD $0x6e21d96b // ucvtf v11.4s, v11.4s
-	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
-	WORD $0x0e21d9ef // scvtf v15.2s, v15.2s
-	WORD $0x6e30dd8c // fmul v12.4s, v12.4s, v16.4s
-	WORD $0xbc6b6b50 // ldr s16, [x26, x11]
-	WORD $0x6e31ddad // fmul v13.4s, v13.4s, v17.4s
-	WORD $0xbc6e6b51 // ldr s17, [x26, x14]
-	WORD $0x9100135a // add x26, x26, #0x4
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e2bdd2b // fmul v11.4s, v9.4s, v11.4s
-	WORD $0x6e30ddce // fmul v14.4s, v14.4s, v16.4s
-	WORD $0x6e31ddef // fmul v15.4s, v15.4s, v17.4s
-	WORD $0x4f8c1147 // fmla v7.4s, v10.4s, v12.s[0]
-	WORD $0x4f8c1166 // fmla v6.4s, v11.4s, v12.s[0]
-	WORD $0x4f8d1145 // fmla v5.4s, v10.4s, v13.s[0]
-	WORD $0x4f8d1164 // fmla v4.4s, v11.4s, v13.s[0]
-	WORD $0x4f8e1140 // fmla v0.4s, v10.4s, v14.s[0]
-	WORD $0x4f8e1163 // fmla v3.4s, v11.4s, v14.s[0]
-	WORD $0x4f8f1141 // fmla v1.4s, v10.4s, v15.s[0]
-	WORD $0x4f8f1162 // fmla v2.4s, v11.4s, v15.s[0]
-	WORD $0x54fffa21 // b.ne l6
-	WORD $0xf10402b5 // subs x21, x21, #0x100
-	WORD $0x912502f7 // add x23, x23, #0x940
-	WORD $0x54fff86c // b.gt l5
-	WORD $0xd37ef670 // lsl x16, x19, #2
-	WORD $0xd37cee31 // lsl x17, x17, #4
-	WORD $0x2a1f03f5 // mov w21, wzr
-	WORD $0x3cf06a88 // ldr q8, [x20, x16]
-	WORD $0x3cf16a89 // ldr q9, [x20, x17]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3cb06a87 // str q7, [x20, x16]
-	WORD $0x3cb16a86 // str q6, [x20, x17]
-	WORD $0x3cf06906 // ldr q6, [x8, x16]
-	WORD $0x3cf16907 // ldr q7, [x8, x17]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3cb06905 // str q5, [x8, x16]
-	WORD $0x3cb16904 // str q4, [x8, x17]
-	WORD $0x3cf069a4 // ldr q4, [x13, x16]
-	WORD $0x3cf169a5 // ldr q5, [x13, x17]
-	WORD $0x4e20d480 // fadd v0.4s, v4.4s, v0.4s
-	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3cb069a0 // str q0, [x13, x16]
-	WORD $0x3cb169a3 // str q3, [x13, x17]
-	WORD $0x3cf06980 // ldr q0, [x12, x16]
-	WORD $0x3cf16983 // ldr q3, [x12, x17]
-	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
-	WORD $0x4e22d461 // fadd v1.4s, v3.4s, v2.4s
-	WORD $0x3cb06980 // str q0, [x12, x16]
-	WORD $0x52800050 // mov w16, #0x2
-	WORD $0x3cb16981 // str q1, [x12, x17]
-	WORD $0x3707f2ef // tbnz w15, #0x0, l4
 	RET

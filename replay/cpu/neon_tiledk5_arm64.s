@@ -11,166 +11,116 @@ TEXT ·tiledQ5_Kx1NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x91001f29 // add x9, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x8b1902e8 // add x8, x23, x25
-	WORD $0x9a99b129 // csel x9, x9, x25, lt
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b890d09 // add x9, x8, x9, asr #3
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x54000a2b // b.lt l3
+	WORD $0x54000c6b // b.lt l3
 	WORD $0x4f00e600 // movi v0.16b, #0x10
 	WORD $0x4f00e5e1 // movi v1.16b, #0xf
-	WORD $0xaa1603ea // mov x10, x22
-	WORD $0xaa1903eb // mov x11, x25
-	WORD $0xaa0803ec // mov x12, x8
+	WORD $0x8b1902e8 // add x8, x23, x25
+	WORD $0x8b590d09 // add x9, x8, x25, lsr #3
 
 l0:
-	WORD $0x2a1f03ed // mov w13, wzr
-	WORD $0x9101014e // add x14, x10, #0x40
-	WORD $0xaa0a03ef // mov x15, x10
+	WORD $0x2a1f03ea // mov w10, wzr
+	WORD $0x910102cb // add x11, x22, #0x40
+	WORD $0x910082cc // add x12, x22, #0x20
+	WORD $0xaa1603ed // mov x13, x22
 
 l1:
-	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x910501ef // add x15, x15, #0x140
+	WORD $0xaa1f03ee // mov x14, xzr
+	WORD $0x910501ad // add x13, x13, #0x140
+	WORD $0x9100416f // add x15, x11, #0x10
 
 l2:
-	WORD $0xd37cee11 // lsl x17, x16, #4
-	WORD $0xad402ee9 // ldp q9, q11, [x23]
-	WORD $0x8b1101f3 // add x19, x15, x17
-	WORD $0x3dc04263 // ldr q3, [x19, #0x100]
-	WORD $0x3dc00264 // ldr q4, [x19]
-	WORD $0x3dc01268 // ldr q8, [x19, #0x40]
-	WORD $0x4f0c5462 // shl v2.16b, v3.16b, #0x4
-	WORD $0x4e211c86 // and v6.16b, v4.16b, v1.16b
-	WORD $0x4f0b5467 // shl v7.16b, v3.16b, #0x3
-	WORD $0x4f0a546a // shl v10.16b, v3.16b, #0x2
-	WORD $0x4e23846c // add v12.16b, v3.16b, v3.16b
-	WORD $0x4e201c45 // and v5.16b, v2.16b, v0.16b
+	WORD $0xd37cedd0 // lsl x16, x14, #4
+	WORD $0x8b1001b1 // add x17, x13, x16
+	WORD $0x3dc04224 // ldr q4, [x17, #0x100]
+	WORD $0x3dc00225 // ldr q5, [x17]
+	WORD $0x3dc01228 // ldr q8, [x17, #0x40]
+	WORD $0x4f0c5482 // shl v2.16b, v4.16b, #0x4
+	WORD $0x4e211ca6 // and v6.16b, v5.16b, v1.16b
+	WORD $0x4f0b5487 // shl v7.16b, v4.16b, #0x3
+	WORD $0x4e211d09 // and v9.16b, v8.16b, v1.16b
+	WORD $0x4f0a548b // shl v11.16b, v4.16b, #0x2
+	WORD $0x4e24848c // add v12.16b, v4.16b, v4.16b
+	WORD $0x4e201c43 // and v3.16b, v2.16b, v0.16b
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0x4ea61ca5 // orr v5.16b, v5.16b, v6.16b
-	WORD $0x4e201ce6 // and v6.16b, v7.16b, v0.16b
-	WORD $0x4e211d07 // and v7.16b, v8.16b, v1.16b
-	WORD $0x4f89e0a2 // sdot v2.4s, v5.16b, v9.4b[0]
-	WORD $0x3dc02265 // ldr q5, [x19, #0x80]
-	WORD $0x4ea71cc6 // orr v6.16b, v6.16b, v7.16b
-	WORD $0x4e201d47 // and v7.16b, v10.16b, v0.16b
-	WORD $0x4e211caa // and v10.16b, v5.16b, v1.16b
-	WORD $0x4fa9e0c2 // sdot v2.4s, v6.16b, v9.4b[1]
-	WORD $0x3dc03266 // ldr q6, [x19, #0xc0]
-	WORD $0x8b1009d3 // add x19, x14, x16, lsl #2
-	WORD $0x4eaa1ce7 // orr v7.16b, v7.16b, v10.16b
-	WORD $0x4e201d8a // and v10.16b, v12.16b, v0.16b
-	WORD $0x4e211ccc // and v12.16b, v6.16b, v1.16b
-	WORD $0x4f89e8e2 // sdot v2.4s, v7.16b, v9.4b[2]
-	WORD $0x4eac1d47 // orr v7.16b, v10.16b, v12.16b
-	WORD $0x4e201c6a // and v10.16b, v3.16b, v0.16b
-	WORD $0x6f0f046c // ushr v12.16b, v3.16b, #0x1
-	WORD $0x4fa9e8e2 // sdot v2.4s, v7.16b, v9.4b[3]
-	WORD $0x6f0c148a // usra v10.16b, v4.16b, #0x4
-	WORD $0x4e201d84 // and v4.16b, v12.16b, v0.16b
-	WORD $0x6f0e0467 // ushr v7.16b, v3.16b, #0x2
-	WORD $0x6f0d0463 // ushr v3.16b, v3.16b, #0x3
-	WORD $0x6f0c1504 // usra v4.16b, v8.16b, #0x4
-	WORD $0x4f8be142 // sdot v2.4s, v10.16b, v11.4b[0]
 	WORD $0x4e201ce7 // and v7.16b, v7.16b, v0.16b
-	WORD $0x4e201c63 // and v3.16b, v3.16b, v0.16b
-	WORD $0x6f0c14a7 // usra v7.16b, v5.16b, #0x4
-	WORD $0x6f0c14c3 // usra v3.16b, v6.16b, #0x4
-	WORD $0xbd400185 // ldr s5, [x12]
-	WORD $0x4fabe082 // sdot v2.4s, v4.16b, v11.4b[1]
-	WORD $0x0d40ca64 // ld1r { v4.2s }, [x19]
-	WORD $0x2f08a484 // ushll v4.8h, v4.8b, #0x0
-	WORD $0x4f8be8e2 // sdot v2.4s, v7.16b, v11.4b[2]
-	WORD $0x4fabe862 // sdot v2.4s, v3.16b, v11.4b[3]
-	WORD $0x2f10a483 // ushll v3.4s, v4.4h, #0x0
-	WORD $0xfc707944 // ldr d4, [x10, x16, lsl #3]
-	WORD $0x91000610 // add x16, x16, #0x1
+	WORD $0x4ea61c66 // orr v6.16b, v3.16b, v6.16b
+	WORD $0xad400eea // ldp q10, q3, [x23]
+	WORD $0x4ea91ce7 // orr v7.16b, v7.16b, v9.16b
+	WORD $0x4e201d69 // and v9.16b, v11.16b, v0.16b
+	WORD $0x4f8ae0c2 // sdot v2.4s, v6.16b, v10.4b[0]
+	WORD $0x3dc02226 // ldr q6, [x17, #0x80]
+	WORD $0x4e211ccb // and v11.16b, v6.16b, v1.16b
+	WORD $0x4faae0e2 // sdot v2.4s, v7.16b, v10.4b[1]
+	WORD $0x3dc03227 // ldr q7, [x17, #0xc0]
+	WORD $0xd37ef5d1 // lsl x17, x14, #2
+	WORD $0x4eab1d29 // orr v9.16b, v9.16b, v11.16b
+	WORD $0x4e201d8b // and v11.16b, v12.16b, v0.16b
+	WORD $0x4e211cec // and v12.16b, v7.16b, v1.16b
+	WORD $0x8b110173 // add x19, x11, x17
+	WORD $0x8b1101f1 // add x17, x15, x17
+	WORD $0x4f8ae922 // sdot v2.4s, v9.16b, v10.4b[2]
+	WORD $0x4eac1d69 // orr v9.16b, v11.16b, v12.16b
+	WORD $0x4e201c8b // and v11.16b, v4.16b, v0.16b
+	WORD $0x6f0f048c // ushr v12.16b, v4.16b, #0x1
+	WORD $0x4faae922 // sdot v2.4s, v9.16b, v10.4b[3]
+	WORD $0x6f0c14ab // usra v11.16b, v5.16b, #0x4
+	WORD $0x4e201d85 // and v5.16b, v12.16b, v0.16b
+	WORD $0x6f0e0489 // ushr v9.16b, v4.16b, #0x2
+	WORD $0x6f0d0484 // ushr v4.16b, v4.16b, #0x3
+	WORD $0x6f0c1505 // usra v5.16b, v8.16b, #0x4
+	WORD $0x4f83e162 // sdot v2.4s, v11.16b, v3.4b[0]
+	WORD $0x4e201d28 // and v8.16b, v9.16b, v0.16b
+	WORD $0x4e201c84 // and v4.16b, v4.16b, v0.16b
+	WORD $0x6f0c14c8 // usra v8.16b, v6.16b, #0x4
+	WORD $0x6f0c14e4 // usra v4.16b, v7.16b, #0x4
+	WORD $0x0d40ca26 // ld1r { v6.2s }, [x17]
+	WORD $0x4fa3e0a2 // sdot v2.4s, v5.16b, v3.4b[1]
+	WORD $0x0d40ca65 // ld1r { v5.2s }, [x19]
+	WORD $0x0d40c927 // ld1r { v7.2s }, [x9]
+	WORD $0x2f08a4a5 // ushll v5.8h, v5.8b, #0x0
+	WORD $0x0f10a4e7 // sshll v7.4s, v7.4h, #0x0
+	WORD $0x4f83e902 // sdot v2.4s, v8.16b, v3.4b[2]
+	WORD $0xbd400108 // ldr s8, [x8]
+	WORD $0x4ea7bce7 // addp v7.4s, v7.4s, v7.4s
+	WORD $0x4fa3e882 // sdot v2.4s, v4.16b, v3.4b[3]
+	WORD $0x2f10a4a3 // ushll v3.4s, v5.4h, #0x0
+	WORD $0xfc6e7ac4 // ldr d4, [x22, x14, lsl #3]
+	WORD $0x2f08a4c5 // ushll v5.8h, v6.8b, #0x0
+	WORD $0xfc6e7986 // ldr d6, [x12, x14, lsl #3]
+	WORD $0x910005ce // add x14, x14, #0x1
 	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
-	WORD $0xf100121f // cmp x16, #0x4
+	WORD $0xf10011df // cmp x14, #0x4
 	WORD $0x6e21d863 // ucvtf v3.4s, v3.4s
+	WORD $0x0e2178c6 // fcvtl v6.4s, v6.4h
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x2f10a4a5 // ushll v5.4s, v5.4h, #0x0
 	WORD $0x6e23dc83 // fmul v3.4s, v4.4s, v3.4s
-	WORD $0x3cf16a84 // ldr q4, [x20, x17]
-	WORD $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
-	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
-	WORD $0x3cb16a84 // str q4, [x20, x17]
-	WORD $0x54fff881 // b.ne l2
-	WORD $0x110005ad // add w13, w13, #0x1
-	WORD $0x910081ce // add x14, x14, #0x20
+	WORD $0x6e21d8a4 // ucvtf v4.4s, v5.4s
+	WORD $0x6ea0f8c5 // fneg v5.4s, v6.4s
+	WORD $0x4f889042 // fmul v2.4s, v2.4s, v8.s[0]
+	WORD $0x4e21d8e6 // scvtf v6.4s, v7.4s
+	WORD $0x3cf06a87 // ldr q7, [x20, x16]
+	WORD $0x6e24dca4 // fmul v4.4s, v5.4s, v4.4s
+	WORD $0x4e23cc47 // fmla v7.4s, v2.4s, v3.4s
+	WORD $0x4f8890c2 // fmul v2.4s, v6.4s, v8.s[0]
+	WORD $0x4e24cc47 // fmla v7.4s, v2.4s, v4.4s
+	WORD $0x3cb06a87 // str q7, [x20, x16]
+	WORD $0x54fff681 // b.ne l2
+	WORD $0x1100054a // add w10, w10, #0x1
+	WORD $0x9100816b // add x11, x11, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x710021bf // cmp w13, #0x8
-	WORD $0x9100118c // add x12, x12, #0x4
-	WORD $0x54fff781 // b.ne l1
-	WORD $0xf104016b // subs x11, x11, #0x100
-	WORD $0x912d014a // add x10, x10, #0xb40
-	WORD $0x54fff6cc // b.gt l0
+	WORD $0x7100215f // cmp w10, #0x8
+	WORD $0x91001108 // add x8, x8, #0x4
+	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x54fff541 // b.ne l1
+	WORD $0xf1040339 // subs x25, x25, #0x100
+	WORD $0x912d02d6 // add x22, x22, #0xb40
+	WORD $0x54fff46c // b.gt l0
 
 l3:
-	WORD $0xaa1f03ea // mov x10, xzr
-	WORD $0x5280002e // mov w14, #0x1
-
-l4:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xd37ef54d // lsl x13, x10, #2
-	WORD $0x2a0e03eb // mov w11, w14
-	WORD $0xb240014c // orr x12, x10, #0x1
-	WORD $0xaa1903ee // mov x14, x25
-	WORD $0xaa1603ef // mov x15, x22
-	WORD $0xaa0903f0 // mov x16, x9
-	WORD $0xaa0803f1 // mov x17, x8
-
-l5:
-	WORD $0x910081f5 // add x21, x15, #0x20
-	WORD $0x2a1f03f3 // mov w19, wzr
-	WORD $0xfc6a7aa2 // ldr d2, [x21, x10, lsl #3]
-	WORD $0xfc6c7aa3 // ldr d3, [x21, x12, lsl #3]
-	WORD $0x8b0d01f5 // add x21, x15, x13
-	WORD $0x910142b5 // add x21, x21, #0x50
-	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
-	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
-	WORD $0x6ea0f842 // fneg v2.4s, v2.4s
-	WORD $0x6ea0f863 // fneg v3.4s, v3.4s
-
-l6:
-	WORD $0xaa1503f7 // mov x23, x21
-	WORD $0x11000673 // add w19, w19, #0x1
-	WORD $0x910082b5 // add x21, x21, #0x20
-	WORD $0x0ddfcae4 // ld1r { v4.2s }, [x23], #4
-	WORD $0x0d40cae5 // ld1r { v5.2s }, [x23]
-	WORD $0x0ddfca06 // ld1r { v6.2s }, [x16], #4
-	WORD $0x7100227f // cmp w19, #0x8
-	WORD $0xbc404627 // ldr s7, [x17], #0x4
-	WORD $0x2f08a484 // ushll v4.8h, v4.8b, #0x0
-	WORD $0x2f08a4a5 // ushll v5.8h, v5.8b, #0x0
-	WORD $0x0e6028c6 // saddlp v6.2s, v6.4h
-	WORD $0x2f10a484 // ushll v4.4s, v4.4h, #0x0
-	WORD $0x2f10a4a5 // ushll v5.4s, v5.4h, #0x0
-	WORD $0x0e21d8c6 // scvtf v6.2s, v6.2s
-	WORD $0x6e21d884 // ucvtf v4.4s, v4.4s
-	WORD $0x6e21d8a5 // ucvtf v5.4s, v5.4s
-	WORD $0x6e27dcc6 // fmul v6.4s, v6.4s, v7.4s
-	WORD $0x6e24dc44 // fmul v4.4s, v2.4s, v4.4s
-	WORD $0x6e25dc65 // fmul v5.4s, v3.4s, v5.4s
-	WORD $0x4f861080 // fmla v0.4s, v4.4s, v6.s[0]
-	WORD $0x4f8610a1 // fmla v1.4s, v5.4s, v6.s[0]
-	WORD $0x54fffd61 // b.ne l6
-	WORD $0xf10401ce // subs x14, x14, #0x100
-	WORD $0x912d01ef // add x15, x15, #0xb40
-	WORD $0x54fffbcc // b.gt l5
-	WORD $0xd37ef5aa // lsl x10, x13, #2
-	WORD $0xd37ced8c // lsl x12, x12, #4
-	WORD $0x2a1f03ee // mov w14, wzr
-	WORD $0x3cea6a82 // ldr q2, [x20, x10]
-	WORD $0x3cec6a83 // ldr q3, [x20, x12]
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0x3caa6a80 // str q0, [x20, x10]
-	WORD $0x5280004a // mov w10, #0x2
-	WORD $0x3cac6a81 // str q1, [x20, x12]
-	WORD $0x3707f94b // tbnz w11, #0x0, l4
 	RET
 
 // func tiledQ5_Kx4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -182,288 +132,207 @@ TEXT ·tiledQ5_Kx4NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ef6ac // lsl x12, x21, #2
-	WORD $0x91001f2a // add x10, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0xd37ffb0b // lsl x11, x24, #1
-	WORD $0x8b0c0288 // add x8, x20, x12
-	WORD $0x9a99b14a // csel x10, x10, x25, lt
+	WORD $0xd37ef6a8 // lsl x8, x21, #2
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b0c0109 // add x9, x8, x12
+	WORD $0x8b080289 // add x9, x20, x8
 	WORD $0xad000280 // stp q0, q0, [x20]
-	WORD $0x8b0c012d // add x13, x9, x12
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x8b1902e9 // add x9, x23, x25
-	WORD $0x8b8a0d2a // add x10, x9, x10, asr #3
-	WORD $0xad0001a0 // stp q0, q0, [x13]
-	WORD $0xad0101a0 // stp q0, q0, [x13, #0x20]
-	WORD $0x5400116b // b.lt l3
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x540016cb // b.lt l3
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
-	WORD $0x8b18016d // add x13, x11, x24
-	WORD $0xaa1603ee // mov x14, x22
-	WORD $0xaa1903ef // mov x15, x25
-	WORD $0xaa0903f0 // mov x16, x9
+	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0xd37ffb0a // lsl x10, x24, #1
+	WORD $0x8b590d2b // add x11, x9, x25, lsr #3
+	WORD $0x8b18014c // add x12, x10, x24
 
 l0:
-	WORD $0x2a1f03f1 // mov w17, wzr
-	WORD $0x910101d3 // add x19, x14, #0x40
-	WORD $0xaa0e03fa // mov x26, x14
+	WORD $0x2a1f03ed // mov w13, wzr
+	WORD $0x910102ce // add x14, x22, #0x40
+	WORD $0x910082cf // add x15, x22, #0x20
+	WORD $0xaa1603f0 // mov x16, x22
 
 l1:
-	WORD $0x8b180202 // add x2, x16, x24
-	WORD $0xaa1f03e0 // mov x0, xzr
-	WORD $0x9105035a // add x26, x26, #0x140
-	WORD $0x910042e1 // add x1, x23, #0x10
-	WORD $0x8b180042 // add x2, x2, x24
+	WORD $0x8b18017a // add x26, x11, x24
+	WORD $0x8b180120 // add x0, x9, x24
+	WORD $0xaa1f03f1 // mov x17, xzr
+	WORD $0x91050210 // add x16, x16, #0x140
+	WORD $0x910042f3 // add x19, x23, #0x10
+	WORD $0x910041d5 // add x21, x14, #0x10
+	WORD $0x8b18035a // add x26, x26, x24
+	WORD $0x8b180000 // add x0, x0, x24
 
 l2:
-	WORD $0xd37cec03 // lsl x3, x0, #4
-	WORD $0xad4036ec // ldp q12, q13, [x23]
-	WORD $0x3cf86aef // ldr q15, [x23, x24]
-	WORD $0x3ced6af2 // ldr q18, [x23, x13]
-	WORD $0x8b030344 // add x4, x26, x3
-	WORD $0x8b030283 // add x3, x20, x3
-	WORD $0x3dc04084 // ldr q4, [x4, #0x100]
-	WORD $0x3dc0008a // ldr q10, [x4]
-	WORD $0x3dc0108b // ldr q11, [x4, #0x40]
-	WORD $0x3dc02090 // ldr q16, [x4, #0x80]
-	WORD $0x3dc0308e // ldr q14, [x4, #0xc0]
-	WORD $0x8b000a64 // add x4, x19, x0, lsl #2
-	WORD $0x4f0c5482 // shl v2.16b, v4.16b, #0x4
-	WORD $0x4e201d43 // and v3.16b, v10.16b, v0.16b
-	WORD $0x4f0b5486 // shl v6.16b, v4.16b, #0x3
-	WORD $0x4f0a5487 // shl v7.16b, v4.16b, #0x2
-	WORD $0x6f0f0491 // ushr v17.16b, v4.16b, #0x1
-	WORD $0x4e211c45 // and v5.16b, v2.16b, v1.16b
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0x4e211cc6 // and v6.16b, v6.16b, v1.16b
-	WORD $0x4ea31ca3 // orr v3.16b, v5.16b, v3.16b
-	WORD $0x4e201d65 // and v5.16b, v11.16b, v0.16b
-	WORD $0x4f8ce062 // sdot v2.4s, v3.16b, v12.4b[0]
-	WORD $0x4ea51cc9 // orr v9.16b, v6.16b, v5.16b
-	WORD $0x4e201e05 // and v5.16b, v16.16b, v0.16b
-	WORD $0x4e211ce6 // and v6.16b, v7.16b, v1.16b
-	WORD $0x4e248487 // add v7.16b, v4.16b, v4.16b
-	WORD $0x4face122 // sdot v2.4s, v9.16b, v12.4b[1]
-	WORD $0x4ea51cc8 // orr v8.16b, v6.16b, v5.16b
-	WORD $0x4e201dc5 // and v5.16b, v14.16b, v0.16b
-	WORD $0x4e211ce7 // and v7.16b, v7.16b, v1.16b
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x4f8ce902 // sdot v2.4s, v8.16b, v12.4b[2]
-	WORD $0x4ea51ce7 // orr v7.16b, v7.16b, v5.16b
-	WORD $0x4e211c85 // and v5.16b, v4.16b, v1.16b
-	WORD $0x4f8fe066 // sdot v6.4s, v3.16b, v15.4b[0]
-	WORD $0x6f0c1545 // usra v5.16b, v10.16b, #0x4
-	WORD $0x4e211e2a // and v10.16b, v17.16b, v1.16b
-	WORD $0x6f0e0491 // ushr v17.16b, v4.16b, #0x2
-	WORD $0x4face8e2 // sdot v2.4s, v7.16b, v12.4b[3]
-	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
-	WORD $0x6f0d0484 // ushr v4.16b, v4.16b, #0x3
-	WORD $0x4fafe126 // sdot v6.4s, v9.16b, v15.4b[1]
-	WORD $0x6f0c156a // usra v10.16b, v11.16b, #0x4
-	WORD $0x4e211e2b // and v11.16b, v17.16b, v1.16b
-	WORD $0x3ceb6af1 // ldr q17, [x23, x11]
+	WORD $0xd37cee21 // lsl x1, x17, #4
+	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
+	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
+	WORD $0xad403eea // ldp q10, q15, [x23]
+	WORD $0x3cf86af3 // ldr q19, [x23, x24]
+	WORD $0x8b010202 // add x2, x16, x1
+	WORD $0x8b010281 // add x1, x20, x1
+	WORD $0x3cea6aee // ldr q14, [x23, x10]
+	WORD $0x3dc0404c // ldr q12, [x2, #0x100]
+	WORD $0x3dc00047 // ldr q7, [x2]
+	WORD $0x3dc01049 // ldr q9, [x2, #0x40]
+	WORD $0x3dc0204d // ldr q13, [x2, #0x80]
+	WORD $0x3dc03052 // ldr q18, [x2, #0xc0]
+	WORD $0xd37ef622 // lsl x2, x17, #2
+	WORD $0x4f0c5582 // shl v2.16b, v12.16b, #0x4
+	WORD $0x4e201ce3 // and v3.16b, v7.16b, v0.16b
+	WORD $0x4f0b5584 // shl v4.16b, v12.16b, #0x3
+	WORD $0x4f0a5585 // shl v5.16b, v12.16b, #0x2
+	WORD $0x4e2c8586 // add v6.16b, v12.16b, v12.16b
+	WORD $0x6f0f058b // ushr v11.16b, v12.16b, #0x1
+	WORD $0x6f0d0594 // ushr v20.16b, v12.16b, #0x3
+	WORD $0x8b0201c3 // add x3, x14, x2
+	WORD $0x8b0202a4 // add x4, x21, x2
+	WORD $0x4e211c42 // and v2.16b, v2.16b, v1.16b
 	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
-	WORD $0x4f8de0a2 // sdot v2.4s, v5.16b, v13.4b[0]
-	WORD $0x4f91e06c // sdot v12.4s, v3.16b, v17.4b[0]
-	WORD $0x4f8fe906 // sdot v6.4s, v8.16b, v15.4b[2]
-	WORD $0x6f0c160b // usra v11.16b, v16.16b, #0x4
-	WORD $0x3cf86830 // ldr q16, [x1, x24]
-	WORD $0x6f0c15c4 // usra v4.16b, v14.16b, #0x4
-	WORD $0x4fade142 // sdot v2.4s, v10.16b, v13.4b[1]
-	WORD $0x4fb1e12c // sdot v12.4s, v9.16b, v17.4b[1]
-	WORD $0x4fafe8e6 // sdot v6.4s, v7.16b, v15.4b[3]
-	WORD $0x0d40c88f // ld1r { v15.2s }, [x4]
-	WORD $0x4f8de962 // sdot v2.4s, v11.16b, v13.4b[2]
-	WORD $0x2f08a5ee // ushll v14.8h, v15.8b, #0x0
-	WORD $0x4f91e90c // sdot v12.4s, v8.16b, v17.4b[2]
-	WORD $0x4f90e0a6 // sdot v6.4s, v5.16b, v16.4b[0]
-	WORD $0xfc6079cf // ldr d15, [x14, x0, lsl #3]
-	WORD $0x91000400 // add x0, x0, #0x1
-	WORD $0xf100101f // cmp x0, #0x4
-	WORD $0x2f10a5ce // ushll v14.4s, v14.4h, #0x0
-	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
-	WORD $0x4fade882 // sdot v2.4s, v4.16b, v13.4b[3]
-	WORD $0x6f00e40d // movi v13.2d, #0000000000000000
-	WORD $0x4fb1e8ec // sdot v12.4s, v7.16b, v17.4b[3]
-	WORD $0x4fb0e146 // sdot v6.4s, v10.16b, v16.4b[1]
-	WORD $0x6e21d9ce // ucvtf v14.4s, v14.4s
+	WORD $0x0d40c876 // ld1r { v22.2s }, [x3]
+	WORD $0x4e211ca5 // and v5.16b, v5.16b, v1.16b
+	WORD $0x4e211cc6 // and v6.16b, v6.16b, v1.16b
+	WORD $0xaa0903e2 // mov x2, x9
+	WORD $0xaa0b03e3 // mov x3, x11
+	WORD $0x3cf86a71 // ldr q17, [x19, x24]
+	WORD $0xfc717ad5 // ldr d21, [x22, x17, lsl #3]
+	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
+	WORD $0x4e201d23 // and v3.16b, v9.16b, v0.16b
+	WORD $0x2f08a6d6 // ushll v22.8h, v22.8b, #0x0
+	WORD $0x0d40c897 // ld1r { v23.2s }, [x4]
+	WORD $0x3dc00038 // ldr q24, [x1]
+	WORD $0x0e217ab5 // fcvtl v21.4s, v21.4h
+	WORD $0x4f8ae048 // sdot v8.4s, v2.16b, v10.4b[0]
+	WORD $0x4ea31c84 // orr v4.16b, v4.16b, v3.16b
+	WORD $0x4e201da3 // and v3.16b, v13.16b, v0.16b
+	WORD $0x4f93e050 // sdot v16.4s, v2.16b, v19.4b[0]
+	WORD $0x4ea31ca5 // orr v5.16b, v5.16b, v3.16b
+	WORD $0x4e201e43 // and v3.16b, v18.16b, v0.16b
+	WORD $0x4faae088 // sdot v8.4s, v4.16b, v10.4b[1]
+	WORD $0x4fb3e090 // sdot v16.4s, v4.16b, v19.4b[1]
+	WORD $0x4ea31cc6 // orr v6.16b, v6.16b, v3.16b
+	WORD $0x4e211d83 // and v3.16b, v12.16b, v1.16b
+	WORD $0x4f8ae8a8 // sdot v8.4s, v5.16b, v10.4b[2]
+	WORD $0x6f0c14e3 // usra v3.16b, v7.16b, #0x4
+	WORD $0x4e211d67 // and v7.16b, v11.16b, v1.16b
+	WORD $0x6f0e058b // ushr v11.16b, v12.16b, #0x2
+	WORD $0x3cec6a6c // ldr q12, [x19, x12]
+	WORD $0x4f93e8b0 // sdot v16.4s, v5.16b, v19.4b[2]
+	WORD $0x4faae8c8 // sdot v8.4s, v6.16b, v10.4b[3]
+	WORD $0x6f0c1527 // usra v7.16b, v9.16b, #0x4
+	WORD $0x4e211d69 // and v9.16b, v11.16b, v1.16b
+	WORD $0x3cec6aea // ldr q10, [x23, x12]
+	WORD $0x3cea6a6b // ldr q11, [x19, x10]
+	WORD $0x4fb3e8d0 // sdot v16.4s, v6.16b, v19.4b[3]
+	WORD $0x6f0c15a9 // usra v9.16b, v13.16b, #0x4
+	WORD $0x4e211e8d // and v13.16b, v20.16b, v1.16b
+	WORD $0xfc7179f4 // ldr d20, [x15, x17, lsl #3]
+	WORD $0x4f8fe068 // sdot v8.4s, v3.16b, v15.4b[0]
+	WORD $0x91000631 // add x17, x17, #0x1
+	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0xf100123f // cmp x17, #0x4
+	WORD $0x6f0c164d // usra v13.16b, v18.16b, #0x4
+	WORD $0x4dd8c852 // ld1r { v18.4s }, [x2], x24
+	WORD $0x0dd8c879 // ld1r { v25.2s }, [x3], x24
+	WORD $0x4f91e070 // sdot v16.4s, v3.16b, v17.4b[0]
+	WORD $0x4fafe0e8 // sdot v8.4s, v7.16b, v15.4b[1]
+	WORD $0x4fb1e0f0 // sdot v16.4s, v7.16b, v17.4b[1]
+	WORD $0x4f8fe928 // sdot v8.4s, v9.16b, v15.4b[2]
+	WORD $0x4f91e930 // sdot v16.4s, v9.16b, v17.4b[2]
+	WORD $0x4fafe9a8 // sdot v8.4s, v13.16b, v15.4b[3]
+	WORD $0x2f10a6cf // ushll v15.4s, v22.4h, #0x0
+	WORD $0x2f08a6f6 // ushll v22.8h, v23.8b, #0x0
+	WORD $0x0f10a737 // sshll v23.4s, v25.4h, #0x0
+	WORD $0x6e21d9ef // ucvtf v15.4s, v15.4s
+	WORD $0x2f10a6d6 // ushll v22.4s, v22.4h, #0x0
+	WORD $0x4fb1e9b0 // sdot v16.4s, v13.16b, v17.4b[3]
+	WORD $0x4e21d919 // scvtf v25.4s, v8.4s
+	WORD $0x4eb7bef7 // addp v23.4s, v23.4s, v23.4s
+	WORD $0x6e21dad3 // ucvtf v19.4s, v22.4s
+	WORD $0x6e2fdea8 // fmul v8.4s, v21.4s, v15.4s
+	WORD $0x6ea0fa8f // fneg v15.4s, v20.4s
+	WORD $0x4e21daf4 // scvtf v20.4s, v23.4s
+	WORD $0x6e39de55 // fmul v21.4s, v18.4s, v25.4s
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x6e33ddef // fmul v15.4s, v15.4s, v19.4s
+	WORD $0x6e34de52 // fmul v18.4s, v18.4s, v20.4s
+	WORD $0x6f00e413 // movi v19.2d, #0000000000000000
+	WORD $0x4e28ceb8 // fmla v24.4s, v21.4s, v8.4s
+	WORD $0x4f8ee053 // sdot v19.4s, v2.16b, v14.4b[0]
+	WORD $0x4e2fce58 // fmla v24.4s, v18.4s, v15.4s
+	WORD $0x4faee093 // sdot v19.4s, v4.16b, v14.4b[1]
+	WORD $0x3d800038 // str q24, [x1]
+	WORD $0x8b080021 // add x1, x1, x8
+	WORD $0x0d40c872 // ld1r { v18.2s }, [x3]
+	WORD $0xaa1a03e3 // mov x3, x26
+	WORD $0x4f8ee8b3 // sdot v19.4s, v5.16b, v14.4b[2]
+	WORD $0x0f10a651 // sshll v17.4s, v18.4h, #0x0
+	WORD $0xbd400052 // ldr s18, [x2]
+	WORD $0xaa0003e2 // mov x2, x0
+	WORD $0x4eb1be31 // addp v17.4s, v17.4s, v17.4s
+	WORD $0x4faee8d3 // sdot v19.4s, v6.16b, v14.4b[3]
+	WORD $0x4f92920e // fmul v14.4s, v16.4s, v18.s[0]
+	WORD $0x4e21da30 // scvtf v16.4s, v17.4s
+	WORD $0x3dc00031 // ldr q17, [x1]
+	WORD $0x4f8be073 // sdot v19.4s, v3.16b, v11.4b[0]
+	WORD $0x4e28cdd1 // fmla v17.4s, v14.4s, v8.4s
+	WORD $0x4f92920e // fmul v14.4s, v16.4s, v18.s[0]
+	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
+	WORD $0x4fabe0f3 // sdot v19.4s, v7.16b, v11.4b[1]
+	WORD $0x4f8ae050 // sdot v16.4s, v2.16b, v10.4b[0]
+	WORD $0x4e2fcdd1 // fmla v17.4s, v14.4s, v15.4s
+	WORD $0x4f8be933 // sdot v19.4s, v9.16b, v11.4b[2]
+	WORD $0x3d800031 // str q17, [x1]
+	WORD $0x8b080021 // add x1, x1, x8
+	WORD $0x4faae090 // sdot v16.4s, v4.16b, v10.4b[1]
+	WORD $0x3dc00022 // ldr q2, [x1]
+	WORD $0x4dd8c844 // ld1r { v4.4s }, [x2], x24
+	WORD $0x0dd8c86e // ld1r { v14.2s }, [x3], x24
+	WORD $0x4fabe9b3 // sdot v19.4s, v13.16b, v11.4b[3]
+	WORD $0x4f8ae8b0 // sdot v16.4s, v5.16b, v10.4b[2]
+	WORD $0x0f10a5c5 // sshll v5.4s, v14.4h, #0x0
+	WORD $0x4e21da6b // scvtf v11.4s, v19.4s
+	WORD $0x4ea5bca5 // addp v5.4s, v5.4s, v5.4s
+	WORD $0x4faae8d0 // sdot v16.4s, v6.16b, v10.4b[3]
+	WORD $0x6e2bdc86 // fmul v6.4s, v4.4s, v11.4s
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4f8ce070 // sdot v16.4s, v3.16b, v12.4b[0]
+	WORD $0x4e28ccc2 // fmla v2.4s, v6.4s, v8.4s
+	WORD $0x6e25dc83 // fmul v3.4s, v4.4s, v5.4s
+	WORD $0x4face0f0 // sdot v16.4s, v7.16b, v12.4b[1]
+	WORD $0x4e2fcc62 // fmla v2.4s, v3.4s, v15.4s
+	WORD $0x4f8ce930 // sdot v16.4s, v9.16b, v12.4b[2]
+	WORD $0x3d800022 // str q2, [x1]
+	WORD $0x0d40c862 // ld1r { v2.2s }, [x3]
+	WORD $0x4face9b0 // sdot v16.4s, v13.16b, v12.4b[3]
+	WORD $0xbd400044 // ldr s4, [x2]
+	WORD $0x3ce86825 // ldr q5, [x1, x8]
+	WORD $0x0f10a442 // sshll v2.4s, v2.4h, #0x0
+	WORD $0x4e21da03 // scvtf v3.4s, v16.4s
+	WORD $0x4ea2bc42 // addp v2.4s, v2.4s, v2.4s
+	WORD $0x4f849063 // fmul v3.4s, v3.4s, v4.s[0]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4f92e06d // sdot v13.4s, v3.16b, v18.4b[0]
-	WORD $0xbd400203 // ldr s3, [x16]
-	WORD $0x4f90e966 // sdot v6.4s, v11.16b, v16.4b[2]
-	WORD $0x6e2eddee // fmul v14.4s, v15.4s, v14.4s
-	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
-	WORD $0x3ceb6823 // ldr q3, [x1, x11]
-	WORD $0x4fb2e12d // sdot v13.4s, v9.16b, v18.4b[1]
-	WORD $0x3dc00069 // ldr q9, [x3]
-	WORD $0x4fb0e886 // sdot v6.4s, v4.16b, v16.4b[3]
-	WORD $0x4f83e0ac // sdot v12.4s, v5.16b, v3.4b[0]
-	WORD $0x4e2ecc49 // fmla v9.4s, v2.4s, v14.4s
-	WORD $0x4f92e90d // sdot v13.4s, v8.16b, v18.4b[2]
-	WORD $0x4e21d8c2 // scvtf v2.4s, v6.4s
-	WORD $0x3ced6826 // ldr q6, [x1, x13]
-	WORD $0x4fa3e14c // sdot v12.4s, v10.16b, v3.4b[1]
-	WORD $0x3d800069 // str q9, [x3]
-	WORD $0x4fb2e8ed // sdot v13.4s, v7.16b, v18.4b[3]
-	WORD $0x8b0c0063 // add x3, x3, x12
-	WORD $0xbc786a07 // ldr s7, [x16, x24]
-	WORD $0x4f83e96c // sdot v12.4s, v11.16b, v3.4b[2]
-	WORD $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
-	WORD $0x4f86e0ad // sdot v13.4s, v5.16b, v6.4b[0]
-	WORD $0x3dc00065 // ldr q5, [x3]
-	WORD $0x4fa3e88c // sdot v12.4s, v4.16b, v3.4b[3]
-	WORD $0x4e2ecc45 // fmla v5.4s, v2.4s, v14.4s
-	WORD $0x4fa6e14d // sdot v13.4s, v10.16b, v6.4b[1]
-	WORD $0x4e21d982 // scvtf v2.4s, v12.4s
-	WORD $0x3d800065 // str q5, [x3]
-	WORD $0x8b0c0063 // add x3, x3, x12
-	WORD $0xbd400043 // ldr s3, [x2]
-	WORD $0x4f86e96d // sdot v13.4s, v11.16b, v6.4b[2]
-	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
-	WORD $0x3dc00063 // ldr q3, [x3]
-	WORD $0x4fa6e88d // sdot v13.4s, v4.16b, v6.4b[3]
-	WORD $0x4e2ecc43 // fmla v3.4s, v2.4s, v14.4s
-	WORD $0x4e21d9a2 // scvtf v2.4s, v13.4s
-	WORD $0x3d800063 // str q3, [x3]
-	WORD $0xbc786843 // ldr s3, [x2, x24]
-	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
-	WORD $0x3cec6863 // ldr q3, [x3, x12]
-	WORD $0x4e2ecc43 // fmla v3.4s, v2.4s, v14.4s
-	WORD $0x3cac6863 // str q3, [x3, x12]
-	WORD $0x54fff1c1 // b.ne l2
-	WORD $0x11000631 // add w17, w17, #0x1
-	WORD $0x91008273 // add x19, x19, #0x20
+	WORD $0x4e28cc65 // fmla v5.4s, v3.4s, v8.4s
+	WORD $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
+	WORD $0x4e2fcc45 // fmla v5.4s, v2.4s, v15.4s
+	WORD $0x3ca86825 // str q5, [x1, x8]
+	WORD $0x54ffed01 // b.ne l2
+	WORD $0x110005ad // add w13, w13, #0x1
+	WORD $0x910081ce // add x14, x14, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x7100223f // cmp w17, #0x8
-	WORD $0x91001210 // add x16, x16, #0x4
-	WORD $0x54fff061 // b.ne l1
-	WORD $0xf10401ef // subs x15, x15, #0x100
-	WORD $0x912d01ce // add x14, x14, #0xb40
-	WORD $0x54ffefac // b.gt l0
+	WORD $0x710021bf // cmp w13, #0x8
+	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x54ffeb21 // b.ne l1
+	WORD $0xf1040339 // subs x25, x25, #0x100
+	WORD $0x912d02d6 // add x22, x22, #0xb40
+	WORD $0x54ffea4c // b.gt l0
 
 l3:
-	WORD $0x5280018c // mov w12, #0xc
-	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
-	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x9b0c52ac // madd x12, x21, x12, x20
-	WORD $0x8b18016e // add x14, x11, x24
-	WORD $0x52800035 // mov w21, #0x1
-
-l4:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0xd37ef613 // lsl x19, x16, #2
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x2a1503ef // mov w15, w21
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xb2400211 // orr x17, x16, #0x1
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xaa1903f5 // mov x21, x25
-	WORD $0xaa1603f7 // mov x23, x22
-	WORD $0xaa0a03e1 // mov x1, x10
-	WORD $0xaa0903fa // mov x26, x9
-
-l5:
-	WORD $0x910082e2 // add x2, x23, #0x20
-	WORD $0x2a1f03e0 // mov w0, wzr
-	WORD $0xaa0103e3 // mov x3, x1
-	WORD $0xfc707848 // ldr d8, [x2, x16, lsl #3]
-	WORD $0xfc717849 // ldr d9, [x2, x17, lsl #3]
-	WORD $0x8b1302e2 // add x2, x23, x19
-	WORD $0x91014042 // add x2, x2, #0x50
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-	WORD $0x6ea0f908 // fneg v8.4s, v8.4s
-	WORD $0x6ea0f929 // fneg v9.4s, v9.4s
-
-l6:
-	WORD $0xaa0203e4 // mov x4, x2
-	WORD $0x11000400 // add w0, w0, #0x1
-	WORD $0x91008042 // add x2, x2, #0x20
-	WORD $0x0ddfc88a // ld1r { v10.2s }, [x4], #4
-	WORD $0x0d40c88b // ld1r { v11.2s }, [x4]
-	WORD $0x8b180024 // add x4, x1, x24
-	WORD $0x0ddfc86c // ld1r { v12.2s }, [x3], #4
-	WORD $0x0d40c88d // ld1r { v13.2s }, [x4]
-	WORD $0x8b0b0024 // add x4, x1, x11
-	WORD $0x8b0e0021 // add x1, x1, x14
-	WORD $0x2f08a54a // ushll v10.8h, v10.8b, #0x0
-	WORD $0x2f08a56b // ushll v11.8h, v11.8b, #0x0
-	WORD $0x0d40c88e // ld1r { v14.2s }, [x4]
-	WORD $0x0d40c82f // ld1r { v15.2s }, [x1]
-	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0xbd400350 // ldr s16, [x26]
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0xbc786b51 // ldr s17, [x26, x24]
-	WORD $0x7100201f // cmp w0, #0x8
-	WORD $0x2f10a54a // ushll v10.4s, v10.4h, #0x0
-	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
-	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
-	WORD $0x0e6029ef // saddlp v15.2s, v15.4h
-	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
-	WORD $0xaa0303e1 // mov x1, x3
-	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x6e21d94a // ucvtf v10.4s, v10.4s
-	WORD $0x6e21d96b // ucvtf v11.4s, v11.4s
-	WORD $0x0e21d9ce // scvtf v14.2s, v14.2s
-	WORD $0x0e21d9ef // scvtf v15.2s, v15.2s
-	WORD $0x6e30dd8c // fmul v12.4s, v12.4s, v16.4s
-	WORD $0xbc6b6b50 // ldr s16, [x26, x11]
-	WORD $0x6e31ddad // fmul v13.4s, v13.4s, v17.4s
-	WORD $0xbc6e6b51 // ldr s17, [x26, x14]
-	WORD $0x9100135a // add x26, x26, #0x4
-	WORD $0x6e2add0a // fmul v10.4s, v8.4s, v10.4s
-	WORD $0x6e2bdd2b // fmul v11.4s, v9.4s, v11.4s
-	WORD $0x6e30ddce // fmul v14.4s, v14.4s, v16.4s
-	WORD $0x6e31ddef // fmul v15.4s, v15.4s, v17.4s
-	WORD $0x4f8c1147 // fmla v7.4s, v10.4s, v12.s[0]
-	WORD $0x4f8c1166 // fmla v6.4s, v11.4s, v12.s[0]
-	WORD $0x4f8d1145 // fmla v5.4s, v10.4s, v13.s[0]
-	WORD $0x4f8d1164 // fmla v4.4s, v11.4s, v13.s[0]
-	WORD $0x4f8e1140 // fmla v0.4s, v10.4s, v14.s[0]
-	WORD $0x4f8e1163 // fmla v3.4s, v11.4s, v14.s[0]
-	WORD $0x4f8f1141 // fmla v1.4s, v10.4s, v15.s[0]
-	WORD $0x4f8f1162 // fmla v2.4s, v11.4s, v15.s[0]
-	WORD $0x54fffa21 // b.ne l6
-	WORD $0xf10402b5 // subs x21, x21, #0x100
-	WORD $0x912d02f7 // add x23, x23, #0xb40
-	WORD $0x54fff86c // b.gt l5
-	WORD $0xd37ef670 // lsl x16, x19, #2
-	WORD $0xd37cee31 // lsl x17, x17, #4
-	WORD $0x2a1f03f5 // mov w21, wzr
-	WORD $0x3cf06a88 // ldr q8, [x20, x16]
-	WORD $0x3cf16a89 // ldr q9, [x20, x17]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3cb06a87 // str q7, [x20, x16]
-	WORD $0x3cb16a86 // str q6, [x20, x17]
-	WORD $0x3cf06906 // ldr q6, [x8, x16]
-	WORD $0x3cf16907 // ldr q7, [x8, x17]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3cb06905 // str q5, [x8, x16]
-	WORD $0x3cb16904 // str q4, [x8, x17]
-	WORD $0x3cf069a4 // ldr q4, [x13, x16]
-	WORD $0x3cf169a5 // ldr q5, [x13, x17]
-	WORD $0x4e20d480 // fadd v0.4s, v4.4s, v0.4s
-	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3cb069a0 // str q0, [x13, x16]
-	WORD $0x3cb169a3 // str q3, [x13, x17]
-	WORD $0x3cf06980 // ldr q0, [x12, x16]
-	WORD $0x3cf16983 // ldr q3, [x12, x17]
-	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
-	WORD $0x4e22d461 // fadd v1.4s, v3.4s, v2.4s
-	WORD $0x3cb06980 // str q0, [x12, x16]
-	WORD $0x52800050 // mov w16, #0x2
-	WORD $0x3cb16981 // str q1, [x12, x17]
-	WORD $0x3707f2ef // tbnz w15, #0x0, l4
 	RET

@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// func mlx4x1NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[3]int)
+// func mlx4x1NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[2]int)
 TEXT ·mlx4x1NEON(SB), NOSPLIT, $0-56
 	MOVD y+0(FP), R20
 	MOVD yStride+8(FP), R21
@@ -13,169 +13,105 @@ TEXT ·mlx4x1NEON(SB), NOSPLIT, $0-56
 	MOVD how+48(FP), R26
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0xb9400348 // ldr w8, [x26]
-	WORD $0x91001f2c // add x12, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x5280080b // mov w11, #0x40
-	WORD $0x8b1902ea // add x10, x23, x25
-	WORD $0x9a99b18d // csel x13, x12, x25, lt
 	WORD $0xb9400b49 // ldr w9, [x26, #0x8]
-	WORD $0x2a08216c // orr w12, w11, w8, lsl #8
-	WORD $0x8b8d0d4b // add x11, x10, x13, asr #3
-	WORD $0x531b690d // lsl w13, w8, #5
+	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x540007cd // b.le l7
+	WORD $0x5400098b // b.lt l7
+	WORD $0x5280080a // mov w10, #0x40
+	WORD $0x531b690c // lsl w12, w8, #5
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
-	WORD $0x93407dad // sxtw x13, w13
+	WORD $0x2a08214d // orr w13, w10, w8, lsl #8
+	WORD $0x8b1902ea // add x10, x23, x25
+	WORD $0x8b590d4b // add x11, x10, x25, lsr #3
 	WORD $0x93407d8c // sxtw x12, w12
-	WORD $0xaa1603ee // mov x14, x22
-	WORD $0xaa1903ef // mov x15, x25
-	WORD $0xaa0a03f0 // mov x16, x10
+	WORD $0x93407dad // sxtw x13, w13
 	WORD $0x14000004 // b l1
 
 l0:
-	WORD $0xeb0d01ef // subs x15, x15, x13
-	WORD $0x8b0c01ce // add x14, x14, x12
-	WORD $0x540006cd // b.le l8
+	WORD $0xeb0c0339 // subs x25, x25, x12
+	WORD $0x8b0d02d6 // add x22, x22, x13
+	WORD $0x5400080d // b.le l7
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
 	WORD $0x54ffff8b // b.lt l0
-	WORD $0x2a1f03f1 // mov w17, wzr
-	WORD $0x910101d3 // add x19, x14, #0x40
-	WORD $0x14000007 // b l3
+	WORD $0x2a1f03ee // mov w14, wzr
+	WORD $0x910102cf // add x15, x22, #0x40
+	WORD $0x910082d0 // add x16, x22, #0x20
+	WORD $0x14000008 // b l3
 
 l2:
-	WORD $0x11000631 // add w17, w17, #0x1
-	WORD $0x91040273 // add x19, x19, #0x100
+	WORD $0x110005ce // add w14, w14, #0x1
+	WORD $0x910401ef // add x15, x15, #0x100
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x6b08023f // cmp w17, w8
-	WORD $0x91001210 // add x16, x16, #0x4
-	WORD $0x54fffe60 // b.eq l0
+	WORD $0x6b0801df // cmp w14, w8
+	WORD $0x9100114a // add x10, x10, #0x4
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x54fffe20 // b.eq l0
 
 l3:
-	WORD $0xaa1f03f5 // mov x21, xzr
-	WORD $0x14000023 // b l6
+	WORD $0xaa1f03f1 // mov x17, xzr
+	WORD $0x1400002b // b l6
 
 l4:
-	WORD $0x0e217821 // fcvtl v1.4s, v1.4h
+	WORD $0xfc717a03 // ldr d3, [x16, x17, lsl #3]
+	WORD $0x0e217822 // fcvtl v2.4s, v1.4h
+	WORD $0x0e217861 // fcvtl v1.4s, v3.4h
 
 l5:
-	WORD $0x8b151278 // add x24, x19, x21, lsl #4
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xad401ee5 // ldp q5, q7, [x23]
-	WORD $0x3dc00302 // ldr q2, [x24]
-	WORD $0x3dc01306 // ldr q6, [x24, #0x40]
-	WORD $0x3dc02308 // ldr q8, [x24, #0x80]
-	WORD $0x3dc03309 // ldr q9, [x24, #0xc0]
-	WORD $0xd37ceeb8 // lsl x24, x21, #4
-	WORD $0x910006b5 // add x21, x21, #0x1
-	WORD $0x4e201c44 // and v4.16b, v2.16b, v0.16b
-	WORD $0x6f0c0442 // ushr v2.16b, v2.16b, #0x4
-	WORD $0xf10012bf // cmp x21, #0x4
-	WORD $0x4f85e083 // sdot v3.4s, v4.16b, v5.4b[0]
-	WORD $0x4e201cc4 // and v4.16b, v6.16b, v0.16b
-	WORD $0x4fa5e083 // sdot v3.4s, v4.16b, v5.4b[1]
-	WORD $0x4e201d04 // and v4.16b, v8.16b, v0.16b
-	WORD $0x4f85e883 // sdot v3.4s, v4.16b, v5.4b[2]
-	WORD $0x4e201d24 // and v4.16b, v9.16b, v0.16b
-	WORD $0x4fa5e883 // sdot v3.4s, v4.16b, v5.4b[3]
-	WORD $0x4f87e043 // sdot v3.4s, v2.16b, v7.4b[0]
-	WORD $0x6f0c04c2 // ushr v2.16b, v6.16b, #0x4
-	WORD $0x4fa7e043 // sdot v3.4s, v2.16b, v7.4b[1]
-	WORD $0x6f0c0502 // ushr v2.16b, v8.16b, #0x4
-	WORD $0x4f87e843 // sdot v3.4s, v2.16b, v7.4b[2]
-	WORD $0x6f0c0522 // ushr v2.16b, v9.16b, #0x4
-	WORD $0x4fa7e843 // sdot v3.4s, v2.16b, v7.4b[3]
-	WORD $0xbd400202 // ldr s2, [x16]
-	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
-	WORD $0x4e21d862 // scvtf v2.4s, v3.4s
-	WORD $0x3cf86a83 // ldr q3, [x20, x24]
-	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
-	WORD $0x3cb86a83 // str q3, [x20, x24]
-	WORD $0x54fffae0 // b.eq l2
+	WORD $0x8b1111f3 // add x19, x15, x17, lsl #4
+	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
+	WORD $0xad4022e6 // ldp q6, q8, [x23]
+	WORD $0x3dc00263 // ldr q3, [x19]
+	WORD $0x3dc01267 // ldr q7, [x19, #0x40]
+	WORD $0x3dc02269 // ldr q9, [x19, #0x80]
+	WORD $0x3dc0326a // ldr q10, [x19, #0xc0]
+	WORD $0xd37cee33 // lsl x19, x17, #4
+	WORD $0x91000631 // add x17, x17, #0x1
+	WORD $0x4e201c65 // and v5.16b, v3.16b, v0.16b
+	WORD $0x6f0c0463 // ushr v3.16b, v3.16b, #0x4
+	WORD $0xf100123f // cmp x17, #0x4
+	WORD $0x4f86e0a4 // sdot v4.4s, v5.16b, v6.4b[0]
+	WORD $0x4e201ce5 // and v5.16b, v7.16b, v0.16b
+	WORD $0x4fa6e0a4 // sdot v4.4s, v5.16b, v6.4b[1]
+	WORD $0x4e201d25 // and v5.16b, v9.16b, v0.16b
+	WORD $0x4f86e8a4 // sdot v4.4s, v5.16b, v6.4b[2]
+	WORD $0x4e201d45 // and v5.16b, v10.16b, v0.16b
+	WORD $0x4fa6e8a4 // sdot v4.4s, v5.16b, v6.4b[3]
+	WORD $0x0d40c965 // ld1r { v5.2s }, [x11]
+	WORD $0x3cf36a86 // ldr q6, [x20, x19]
+	WORD $0x0f10a4a5 // sshll v5.4s, v5.4h, #0x0
+	WORD $0x4f88e064 // sdot v4.4s, v3.16b, v8.4b[0]
+	WORD $0x6f0c04e3 // ushr v3.16b, v7.16b, #0x4
+	WORD $0x4fa8e064 // sdot v4.4s, v3.16b, v8.4b[1]
+	WORD $0x6f0c0523 // ushr v3.16b, v9.16b, #0x4
+	WORD $0x4f88e864 // sdot v4.4s, v3.16b, v8.4b[2]
+	WORD $0x6f0c0543 // ushr v3.16b, v10.16b, #0x4
+	WORD $0x4fa8e864 // sdot v4.4s, v3.16b, v8.4b[3]
+	WORD $0x4ea5bca3 // addp v3.4s, v5.4s, v5.4s
+	WORD $0xbd400145 // ldr s5, [x10]
+	WORD $0x4f859042 // fmul v2.4s, v2.4s, v5.s[0]
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
+	WORD $0x4f859062 // fmul v2.4s, v3.4s, v5.s[0]
+	WORD $0x4e21cc46 // fmla v6.4s, v2.4s, v1.4s
+	WORD $0x3cb36a86 // str q6, [x20, x19]
+	WORD $0x54fff9c0 // b.eq l2
 
 l6:
-	WORD $0xfc7579c1 // ldr d1, [x14, x21, lsl #3]
-	WORD $0x34fffba9 // cbz w9, l4
-	WORD $0x2e613821 // shll v1.4s, v1.4h, #16
-	WORD $0x17ffffdc // b l5
+	WORD $0xfc717ac1 // ldr d1, [x22, x17, lsl #3]
+	WORD $0xb4fffaa9 // cbz x9, l4
+	WORD $0xfc717a03 // ldr d3, [x16, x17, lsl #3]
+	WORD $0x2e613822 // shll v2.4s, v1.4h, #16
+	WORD $0x2e613861 // shll v1.4s, v3.4h, #16
+	WORD $0x17ffffd4 // b l5
 
 l7:
-	WORD $0x93407d8c // sxtw x12, w12
-	WORD $0x93407dad // sxtw x13, w13
-
-l8:
-	WORD $0xaa1f03ee // mov x14, xzr
-	WORD $0x52800030 // mov w16, #0x1
-	WORD $0x14000009 // b l10
-
-l9:
-	WORD $0x8b0e1291 // add x17, x20, x14, lsl #4
-	WORD $0x2a1f03f0 // mov w16, wzr
-	WORD $0x5280004e // mov w14, #0x2
-	WORD $0xad400e22 // ldp q2, q3, [x17]
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0xad000620 // stp q0, q1, [x17]
-	WORD $0x3600052f // tbz w15, #0x0, l16
-
-l10:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xd37df1d1 // lsl x17, x14, #3
-	WORD $0x2a1003ef // mov w15, w16
-	WORD $0xaa1603f3 // mov x19, x22
-	WORD $0xaa0b03f5 // mov x21, x11
-	WORD $0xb27d0230 // orr x16, x17, #0x8
-	WORD $0xaa1903f1 // mov x17, x25
-	WORD $0xaa0a03f7 // mov x23, x10
-	WORD $0x14000004 // b l12
-
-l11:
-	WORD $0xeb0d0231 // subs x17, x17, x13
-	WORD $0x8b0c0273 // add x19, x19, x12
-	WORD $0x54fffd8d // b.le l9
-
-l12:
-	WORD $0x91008278 // add x24, x19, #0x20
-	WORD $0x34000109 // cbz w9, l13
-	WORD $0xfc6e7b02 // ldr d2, [x24, x14, lsl #3]
-	WORD $0xfc706b03 // ldr d3, [x24, x16]
-	WORD $0x2e613842 // shll v2.4s, v2.4h, #16
-	WORD $0x2e613863 // shll v3.4s, v3.4h, #16
-	WORD $0x7100051f // cmp w8, #0x1
-	WORD $0x5400010a // b.ge l14
-	WORD $0x17fffff5 // b l11
-
-l13:
-	WORD $0xfc6e7b02 // ldr d2, [x24, x14, lsl #3]
-	WORD $0xfc706b03 // ldr d3, [x24, x16]
-	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
-	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
-	WORD $0x7100051f // cmp w8, #0x1
-	WORD $0x54fffdeb // b.lt l11
-
-l14:
-	WORD $0x2a1f03f8 // mov w24, wzr
-
-l15:
-	WORD $0x0ddfcaa4 // ld1r { v4.2s }, [x21], #4
-	WORD $0x11000718 // add w24, w24, #0x1
-	WORD $0xbc4046e5 // ldr s5, [x23], #0x4
-	WORD $0x6b08031f // cmp w24, w8
-	WORD $0x0e602884 // saddlp v4.2s, v4.4h
-	WORD $0x0e21d884 // scvtf v4.2s, v4.2s
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x4f841040 // fmla v0.4s, v2.4s, v4.s[0]
-	WORD $0x4f841061 // fmla v1.4s, v3.4s, v4.s[0]
-	WORD $0x54fffee1 // b.ne l15
-	WORD $0x17ffffe3 // b l11
-
-l16:
 	RET
 
-// func mlx4x4NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[3]int)
+// func mlx4x4NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[2]int)
 TEXT ·mlx4x4NEON(SB), NOSPLIT, $0-56
 	MOVD y+0(FP), R20
 	MOVD yStride+8(FP), R21
@@ -185,295 +121,193 @@ TEXT ·mlx4x4NEON(SB), NOSPLIT, $0-56
 	MOVD in+40(FP), R25
 	MOVD how+48(FP), R26
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ef6b0 // lsl x16, x21, #2
+	WORD $0xd37ef6aa // lsl x10, x21, #2
 	WORD $0xb9400348 // ldr w8, [x26]
 	WORD $0xb9400b49 // ldr w9, [x26, #0x8]
-	WORD $0x91001f2c // add x12, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x8b10028a // add x10, x20, x16
-	WORD $0x9a99b18c // csel x12, x12, x25, lt
-	WORD $0xd37ffb0d // lsl x13, x24, #1
-	WORD $0x8b10014b // add x11, x10, x16
+	WORD $0xf100073f // cmp x25, #0x1
+	WORD $0x8b0a028b // add x11, x20, x10
 	WORD $0xad000280 // stp q0, q0, [x20]
-	WORD $0x8b10016f // add x15, x11, x16
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000140 // stp q0, q0, [x10]
-	WORD $0xad010140 // stp q0, q0, [x10, #0x20]
 	WORD $0xad000160 // stp q0, q0, [x11]
 	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
+	WORD $0x8b0a016b // add x11, x11, x10
+	WORD $0xad000160 // stp q0, q0, [x11]
+	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
+	WORD $0x8b0a016b // add x11, x11, x10
+	WORD $0xad000160 // stp q0, q0, [x11]
+	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
+	WORD $0x540013cb // b.lt l7
 	WORD $0x5280080b // mov w11, #0x40
-	WORD $0x2a08216e // orr w14, w11, w8, lsl #8
-	WORD $0x8b1902eb // add x11, x23, x25
-	WORD $0xad0001e0 // stp q0, q0, [x15]
-	WORD $0x8b8c0d6c // add x12, x11, x12, asr #3
-	WORD $0xad0101e0 // stp q0, q0, [x15, #0x20]
-	WORD $0x531b690f // lsl w15, w8, #5
-	WORD $0x54000eed // b.le l7
+	WORD $0x531b690e // lsl w14, w8, #5
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
-	WORD $0x93407def // sxtw x15, w15
+	WORD $0x2a08216f // orr w15, w11, w8, lsl #8
+	WORD $0x8b1902eb // add x11, x23, x25
+	WORD $0xd37ffb0c // lsl x12, x24, #1
+	WORD $0x8b590d6d // add x13, x11, x25, lsr #3
 	WORD $0x93407dce // sxtw x14, w14
-	WORD $0x8b1801b1 // add x17, x13, x24
-	WORD $0xaa1603f3 // mov x19, x22
-	WORD $0xaa1903fa // mov x26, x25
-	WORD $0xaa0b03e0 // mov x0, x11
+	WORD $0x93407def // sxtw x15, w15
+	WORD $0x8b180190 // add x16, x12, x24
 	WORD $0x14000004 // b l1
 
 l0:
-	WORD $0xeb0f035a // subs x26, x26, x15
-	WORD $0x8b0e0273 // add x19, x19, x14
-	WORD $0x54000dcd // b.le l8
+	WORD $0xeb0e0339 // subs x25, x25, x14
+	WORD $0x8b0f02d6 // add x22, x22, x15
+	WORD $0x5400120d // b.le l7
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
 	WORD $0x54ffff8b // b.lt l0
-	WORD $0x2a1f03e1 // mov w1, wzr
-	WORD $0x91010262 // add x2, x19, #0x40
-	WORD $0x14000007 // b l3
+	WORD $0x2a1f03f1 // mov w17, wzr
+	WORD $0x910102d3 // add x19, x22, #0x40
+	WORD $0x910082d5 // add x21, x22, #0x20
+	WORD $0x14000008 // b l3
 
 l2:
-	WORD $0x11000421 // add w1, w1, #0x1
-	WORD $0x91040042 // add x2, x2, #0x100
+	WORD $0x11000631 // add w17, w17, #0x1
+	WORD $0x91040273 // add x19, x19, #0x100
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x6b08003f // cmp w1, w8
-	WORD $0x91001000 // add x0, x0, #0x4
-	WORD $0x54fffe60 // b.eq l0
+	WORD $0x6b08023f // cmp w17, w8
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x910011ad // add x13, x13, #0x4
+	WORD $0x54fffe20 // b.eq l0
 
 l3:
-	WORD $0x8b180005 // add x5, x0, x24
-	WORD $0xaa1f03e3 // mov x3, xzr
-	WORD $0x910042e4 // add x4, x23, #0x10
-	WORD $0x8b1800a5 // add x5, x5, x24
-	WORD $0x14000058 // b l6
+	WORD $0x8b1801a1 // add x1, x13, x24
+	WORD $0x8b180162 // add x2, x11, x24
+	WORD $0xaa1f03fa // mov x26, xzr
+	WORD $0x910042e0 // add x0, x23, #0x10
+	WORD $0x8b180021 // add x1, x1, x24
+	WORD $0x8b180042 // add x2, x2, x24
+	WORD $0x14000076 // b l6
 
 l4:
-	WORD $0x0e217821 // fcvtl v1.4s, v1.4h
+	WORD $0xfc7a7aa3 // ldr d3, [x21, x26, lsl #3]
+	WORD $0x0e217822 // fcvtl v2.4s, v1.4h
+	WORD $0x0e217861 // fcvtl v1.4s, v3.4h
 
 l5:
-	WORD $0x8b031046 // add x6, x2, x3, lsl #4
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0xad4032e7 // ldp q7, q12, [x23]
-	WORD $0x3cf86aee // ldr q14, [x23, x24]
-	WORD $0x3dc000c5 // ldr q5, [x6]
-	WORD $0x3dc010c9 // ldr q9, [x6, #0x40]
-	WORD $0x3dc020cb // ldr q11, [x6, #0x80]
-	WORD $0x3dc030cd // ldr q13, [x6, #0xc0]
-	WORD $0x3ced6aef // ldr q15, [x23, x13]
-	WORD $0x8b031286 // add x6, x20, x3, lsl #4
-	WORD $0x4e201ca2 // and v2.16b, v5.16b, v0.16b
-	WORD $0x4e201d2a // and v10.16b, v9.16b, v0.16b
-	WORD $0x4e201d68 // and v8.16b, v11.16b, v0.16b
+	WORD $0x8b1a1263 // add x3, x19, x26, lsl #4
+	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
+	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
+	WORD $0xad404ae8 // ldp q8, q18, [x23]
+	WORD $0x3cf86af3 // ldr q19, [x23, x24]
+	WORD $0x3dc00064 // ldr q4, [x3]
+	WORD $0x3dc0106a // ldr q10, [x3, #0x40]
+	WORD $0x3dc0206d // ldr q13, [x3, #0x80]
+	WORD $0x3dc0306e // ldr q14, [x3, #0xc0]
+	WORD $0x8b1a1283 // add x3, x20, x26, lsl #4
+	WORD $0xaa0b03e4 // mov x4, x11
+	WORD $0x4e201c83 // and v3.16b, v4.16b, v0.16b
+	WORD $0x4e201d47 // and v7.16b, v10.16b, v0.16b
 	WORD $0x4e201da6 // and v6.16b, v13.16b, v0.16b
-	WORD $0x6f0c04a5 // ushr v5.16b, v5.16b, #0x4
-	WORD $0x6f0c0529 // ushr v9.16b, v9.16b, #0x4
-	WORD $0x6f0c056b // ushr v11.16b, v11.16b, #0x4
+	WORD $0x4e201dc5 // and v5.16b, v14.16b, v0.16b
+	WORD $0x6f0c0484 // ushr v4.16b, v4.16b, #0x4
 	WORD $0x6f0c05ad // ushr v13.16b, v13.16b, #0x4
-	WORD $0xbd400010 // ldr s16, [x0]
-	WORD $0x4f87e043 // sdot v3.4s, v2.16b, v7.4b[0]
-	WORD $0x4f8ee044 // sdot v4.4s, v2.16b, v14.4b[0]
-	WORD $0x3cf16af1 // ldr q17, [x23, x17]
-	WORD $0x4f909030 // fmul v16.4s, v1.4s, v16.s[0]
-	WORD $0x91000463 // add x3, x3, #0x1
-	WORD $0xf100107f // cmp x3, #0x4
-	WORD $0x4fa7e143 // sdot v3.4s, v10.16b, v7.4b[1]
-	WORD $0x4faee144 // sdot v4.4s, v10.16b, v14.4b[1]
-	WORD $0x4f87e903 // sdot v3.4s, v8.16b, v7.4b[2]
-	WORD $0x4f8ee904 // sdot v4.4s, v8.16b, v14.4b[2]
-	WORD $0x4fa7e8c3 // sdot v3.4s, v6.16b, v7.4b[3]
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x4faee8c4 // sdot v4.4s, v6.16b, v14.4b[3]
-	WORD $0x3cf8688e // ldr q14, [x4, x24]
-	WORD $0x4f8ce0a3 // sdot v3.4s, v5.16b, v12.4b[0]
-	WORD $0x4f8fe047 // sdot v7.4s, v2.16b, v15.4b[0]
-	WORD $0x4f8ee0a4 // sdot v4.4s, v5.16b, v14.4b[0]
-	WORD $0x4face123 // sdot v3.4s, v9.16b, v12.4b[1]
-	WORD $0x4fafe147 // sdot v7.4s, v10.16b, v15.4b[1]
-	WORD $0x4faee124 // sdot v4.4s, v9.16b, v14.4b[1]
-	WORD $0x4f8ce963 // sdot v3.4s, v11.16b, v12.4b[2]
-	WORD $0x4f8fe907 // sdot v7.4s, v8.16b, v15.4b[2]
-	WORD $0x4f8ee964 // sdot v4.4s, v11.16b, v14.4b[2]
-	WORD $0x4face9a3 // sdot v3.4s, v13.16b, v12.4b[3]
-	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
-	WORD $0x4fafe8c7 // sdot v7.4s, v6.16b, v15.4b[3]
-	WORD $0x4faee9a4 // sdot v4.4s, v13.16b, v14.4b[3]
+	WORD $0xaa0d03e5 // mov x5, x13
+	WORD $0x3cec6aef // ldr q15, [x23, x12]
+	WORD $0x3cf86811 // ldr q17, [x0, x24]
+	WORD $0x4f88e069 // sdot v9.4s, v3.16b, v8.4b[0]
+	WORD $0x4f93e070 // sdot v16.4s, v3.16b, v19.4b[0]
+	WORD $0x3cec680b // ldr q11, [x0, x12]
+	WORD $0x3cf0680c // ldr q12, [x0, x16]
+	WORD $0x3dc00074 // ldr q20, [x3]
+	WORD $0x6f0c05ce // ushr v14.16b, v14.16b, #0x4
+	WORD $0x9100075a // add x26, x26, #0x1
+	WORD $0xf100135f // cmp x26, #0x4
+	WORD $0x4fa8e0e9 // sdot v9.4s, v7.16b, v8.4b[1]
+	WORD $0x4fb3e0f0 // sdot v16.4s, v7.16b, v19.4b[1]
+	WORD $0x4f88e8c9 // sdot v9.4s, v6.16b, v8.4b[2]
+	WORD $0x4f93e8d0 // sdot v16.4s, v6.16b, v19.4b[2]
+	WORD $0x4fa8e8a9 // sdot v9.4s, v5.16b, v8.4b[3]
+	WORD $0x6f0c0548 // ushr v8.16b, v10.16b, #0x4
+	WORD $0x3cf06aea // ldr q10, [x23, x16]
+	WORD $0x4dd8c895 // ld1r { v21.4s }, [x4], x24
+	WORD $0x4fb3e8b0 // sdot v16.4s, v5.16b, v19.4b[3]
+	WORD $0x0dd8c8b6 // ld1r { v22.2s }, [x5], x24
+	WORD $0x4f92e089 // sdot v9.4s, v4.16b, v18.4b[0]
+	WORD $0x0f10a6d6 // sshll v22.4s, v22.4h, #0x0
+	WORD $0x4f91e090 // sdot v16.4s, v4.16b, v17.4b[0]
+	WORD $0x4fb2e109 // sdot v9.4s, v8.16b, v18.4b[1]
+	WORD $0x4fb1e110 // sdot v16.4s, v8.16b, v17.4b[1]
+	WORD $0x4f92e9a9 // sdot v9.4s, v13.16b, v18.4b[2]
+	WORD $0x4f91e9b0 // sdot v16.4s, v13.16b, v17.4b[2]
+	WORD $0x4fb2e9c9 // sdot v9.4s, v14.16b, v18.4b[3]
+	WORD $0x4eb6bed2 // addp v18.4s, v22.4s, v22.4s
+	WORD $0x6e35dc56 // fmul v22.4s, v2.4s, v21.4s
+	WORD $0x4fb1e9d0 // sdot v16.4s, v14.16b, v17.4b[3]
+	WORD $0x4e21da52 // scvtf v18.4s, v18.4s
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x6e32deb2 // fmul v18.4s, v21.4s, v18.4s
+	WORD $0x4e36cd34 // fmla v20.4s, v9.4s, v22.4s
+	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
+	WORD $0x4e21ce54 // fmla v20.4s, v18.4s, v1.4s
+	WORD $0x4f8fe069 // sdot v9.4s, v3.16b, v15.4b[0]
+	WORD $0x3d800074 // str q20, [x3]
+	WORD $0x4fafe0e9 // sdot v9.4s, v7.16b, v15.4b[1]
+	WORD $0x8b0a0063 // add x3, x3, x10
+	WORD $0x0d40c8b2 // ld1r { v18.2s }, [x5]
+	WORD $0x3dc00074 // ldr q20, [x3]
+	WORD $0xaa0103e5 // mov x5, x1
+	WORD $0x0f10a652 // sshll v18.4s, v18.4h, #0x0
+	WORD $0x4f8fe8c9 // sdot v9.4s, v6.16b, v15.4b[2]
+	WORD $0x4eb2be51 // addp v17.4s, v18.4s, v18.4s
+	WORD $0xbd400092 // ldr s18, [x4]
+	WORD $0xaa0203e4 // mov x4, x2
+	WORD $0x4fafe8a9 // sdot v9.4s, v5.16b, v15.4b[3]
+	WORD $0x4f929053 // fmul v19.4s, v2.4s, v18.s[0]
+	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
+	WORD $0x4f8be089 // sdot v9.4s, v4.16b, v11.4b[0]
+	WORD $0x4e33ce14 // fmla v20.4s, v16.4s, v19.4s
+	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
+	WORD $0x4f92922f // fmul v15.4s, v17.4s, v18.s[0]
+	WORD $0x4fabe109 // sdot v9.4s, v8.16b, v11.4b[1]
+	WORD $0x4f8ae070 // sdot v16.4s, v3.16b, v10.4b[0]
+	WORD $0x4e21cdf4 // fmla v20.4s, v15.4s, v1.4s
+	WORD $0x4f8be9a9 // sdot v9.4s, v13.16b, v11.4b[2]
+	WORD $0x4faae0f0 // sdot v16.4s, v7.16b, v10.4b[1]
+	WORD $0x3d800074 // str q20, [x3]
+	WORD $0x8b0a0063 // add x3, x3, x10
+	WORD $0x3dc00063 // ldr q3, [x3]
+	WORD $0x4dd8c88f // ld1r { v15.4s }, [x4], x24
+	WORD $0x0dd8c8b1 // ld1r { v17.2s }, [x5], x24
+	WORD $0x4fabe9c9 // sdot v9.4s, v14.16b, v11.4b[3]
+	WORD $0x4f8ae8d0 // sdot v16.4s, v6.16b, v10.4b[2]
+	WORD $0x6e2fdc46 // fmul v6.4s, v2.4s, v15.4s
+	WORD $0x0f10a627 // sshll v7.4s, v17.4h, #0x0
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x4faae8b0 // sdot v16.4s, v5.16b, v10.4b[3]
+	WORD $0x4ea7bce7 // addp v7.4s, v7.4s, v7.4s
+	WORD $0x4e26cd23 // fmla v3.4s, v9.4s, v6.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x4f8ce090 // sdot v16.4s, v4.16b, v12.4b[0]
+	WORD $0x6e27dde5 // fmul v5.4s, v15.4s, v7.4s
+	WORD $0x4face110 // sdot v16.4s, v8.16b, v12.4b[1]
+	WORD $0x4e21cca3 // fmla v3.4s, v5.4s, v1.4s
+	WORD $0x4f8ce9b0 // sdot v16.4s, v13.16b, v12.4b[2]
+	WORD $0x3d800063 // str q3, [x3]
+	WORD $0x4face9d0 // sdot v16.4s, v14.16b, v12.4b[3]
+	WORD $0x0d40c8a3 // ld1r { v3.2s }, [x5]
+	WORD $0xbd400084 // ldr s4, [x4]
+	WORD $0x3cea6866 // ldr q6, [x3, x10]
+	WORD $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
+	WORD $0x0f10a463 // sshll v3.4s, v3.4h, #0x0
+	WORD $0x4e21da05 // scvtf v5.4s, v16.4s
+	WORD $0x4ea3bc63 // addp v3.4s, v3.4s, v3.4s
+	WORD $0x4e22cca6 // fmla v6.4s, v5.4s, v2.4s
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4f91e04c // sdot v12.4s, v2.16b, v17.4b[0]
-	WORD $0x3dc000c2 // ldr q2, [x6]
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x4e30cc62 // fmla v2.4s, v3.4s, v16.4s
-	WORD $0x3ced6883 // ldr q3, [x4, x13]
-	WORD $0x4fb1e14c // sdot v12.4s, v10.16b, v17.4b[1]
-	WORD $0x3cf1688a // ldr q10, [x4, x17]
-	WORD $0x4f83e0a7 // sdot v7.4s, v5.16b, v3.4b[0]
-	WORD $0x3d8000c2 // str q2, [x6]
-	WORD $0x4f91e90c // sdot v12.4s, v8.16b, v17.4b[2]
-	WORD $0x8b1000c6 // add x6, x6, x16
-	WORD $0xbc786802 // ldr s2, [x0, x24]
-	WORD $0x4fa3e127 // sdot v7.4s, v9.16b, v3.4b[1]
-	WORD $0x4f829022 // fmul v2.4s, v1.4s, v2.s[0]
-	WORD $0x4fb1e8cc // sdot v12.4s, v6.16b, v17.4b[3]
-	WORD $0x3dc000c6 // ldr q6, [x6]
-	WORD $0x4f83e967 // sdot v7.4s, v11.16b, v3.4b[2]
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4f8ae0ac // sdot v12.4s, v5.16b, v10.4b[0]
-	WORD $0x4fa3e9a7 // sdot v7.4s, v13.16b, v3.4b[3]
-	WORD $0x3d8000c6 // str q6, [x6]
-	WORD $0x8b1000c6 // add x6, x6, x16
-	WORD $0xbd4000a2 // ldr s2, [x5]
-	WORD $0x4faae12c // sdot v12.4s, v9.16b, v10.4b[1]
-	WORD $0x3dc000c4 // ldr q4, [x6]
-	WORD $0x4f829022 // fmul v2.4s, v1.4s, v2.s[0]
-	WORD $0x4e21d8e3 // scvtf v3.4s, v7.4s
-	WORD $0x4f8ae96c // sdot v12.4s, v11.16b, v10.4b[2]
-	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
-	WORD $0x4faae9ac // sdot v12.4s, v13.16b, v10.4b[3]
-	WORD $0x3d8000c4 // str q4, [x6]
-	WORD $0xbc7868a2 // ldr s2, [x5, x24]
-	WORD $0x3cf068c3 // ldr q3, [x6, x16]
-	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
-	WORD $0x4e21d982 // scvtf v2.4s, v12.4s
-	WORD $0x4e21cc43 // fmla v3.4s, v2.4s, v1.4s
-	WORD $0x3cb068c3 // str q3, [x6, x16]
-	WORD $0x54fff3e0 // b.eq l2
+	WORD $0x4f849062 // fmul v2.4s, v3.4s, v4.s[0]
+	WORD $0x4e21cc46 // fmla v6.4s, v2.4s, v1.4s
+	WORD $0x3caa6866 // str q6, [x3, x10]
+	WORD $0x54ffefc0 // b.eq l2
 
 l6:
-	WORD $0xfc637a61 // ldr d1, [x19, x3, lsl #3]
-	WORD $0x34fff509 // cbz w9, l4
-	WORD $0x2e613821 // shll v1.4s, v1.4h, #16
-	WORD $0x17ffffa7 // b l5
+	WORD $0xfc7a7ac1 // ldr d1, [x22, x26, lsl #3]
+	WORD $0xb4fff149 // cbz x9, l4
+	WORD $0xfc7a7aa3 // ldr d3, [x21, x26, lsl #3]
+	WORD $0x2e613822 // shll v2.4s, v1.4h, #16
+	WORD $0x2e613861 // shll v1.4s, v3.4h, #16
+	WORD $0x17ffff89 // b l5
 
 l7:
-	WORD $0x93407dce // sxtw x14, w14
-	WORD $0x93407def // sxtw x15, w15
-
-l8:
-	WORD $0x52800191 // mov w17, #0xc
-	WORD $0x8b150e93 // add x19, x20, x21, lsl #3
-	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x9b1152b1 // madd x17, x21, x17, x20
-	WORD $0x8b1801b5 // add x21, x13, x24
-	WORD $0x5280003a // mov w26, #0x1
-	WORD $0x1400001e // b l10
-
-l9:
-	WORD $0xd37cee00 // lsl x0, x16, #4
-	WORD $0x2a1f03fa // mov w26, wzr
-	WORD $0x52800050 // mov w16, #0x2
-	WORD $0xb27c0001 // orr x1, x0, #0x10
-	WORD $0x3ce06a88 // ldr q8, [x20, x0]
-	WORD $0x3ce16a89 // ldr q9, [x20, x1]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3ca06a87 // str q7, [x20, x0]
-	WORD $0x3ca16a86 // str q6, [x20, x1]
-	WORD $0x3ce06946 // ldr q6, [x10, x0]
-	WORD $0x3ce16947 // ldr q7, [x10, x1]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3ca06945 // str q5, [x10, x0]
-	WORD $0x3ca16944 // str q4, [x10, x1]
-	WORD $0x3ce06a64 // ldr q4, [x19, x0]
-	WORD $0x3ce16a65 // ldr q5, [x19, x1]
-	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
-	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3ca06a62 // str q2, [x19, x0]
-	WORD $0x3ca16a63 // str q3, [x19, x1]
-	WORD $0x3ce06a22 // ldr q2, [x17, x0]
-	WORD $0x3ce16a23 // ldr q3, [x17, x1]
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0x3ca06a20 // str q0, [x17, x0]
-	WORD $0x3ca16a21 // str q1, [x17, x1]
-	WORD $0x36000997 // tbz w23, #0x0, l17
-
-l10:
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0xd37df200 // lsl x0, x16, #3
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x2a1a03f7 // mov w23, w26
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xb27d001a // orr x26, x0, #0x8
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xaa1903e0 // mov x0, x25
-	WORD $0xaa1603e1 // mov x1, x22
-	WORD $0xaa0c03e4 // mov x4, x12
-	WORD $0xaa0b03e2 // mov x2, x11
-	WORD $0x14000006 // b l13
-
-l11:
-	WORD $0xaa0403e3 // mov x3, x4
-
-l12:
-	WORD $0xeb0f0000 // subs x0, x0, x15
-	WORD $0x8b0e0021 // add x1, x1, x14
-	WORD $0xaa0303e4 // mov x4, x3
-	WORD $0x54fff9ed // b.le l9
-
-l13:
-	WORD $0x91008023 // add x3, x1, #0x20
-	WORD $0x34000109 // cbz w9, l14
-	WORD $0xfc707868 // ldr d8, [x3, x16, lsl #3]
-	WORD $0xfc7a6869 // ldr d9, [x3, x26]
-	WORD $0x2e613908 // shll v8.4s, v8.4h, #16
-	WORD $0x2e613929 // shll v9.4s, v9.4h, #16
-	WORD $0x7100051f // cmp w8, #0x1
-	WORD $0x5400010a // b.ge l15
-	WORD $0x17fffff3 // b l11
-
-l14:
-	WORD $0xfc707868 // ldr d8, [x3, x16, lsl #3]
-	WORD $0xfc7a6869 // ldr d9, [x3, x26]
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-	WORD $0x7100051f // cmp w8, #0x1
-	WORD $0x54fffdab // b.lt l11
-
-l15:
-	WORD $0x2a1f03e5 // mov w5, wzr
-	WORD $0xaa0403e3 // mov x3, x4
-
-l16:
-	WORD $0x8b180086 // add x6, x4, x24
-	WORD $0x0ddfc86a // ld1r { v10.2s }, [x3], #4
-	WORD $0x0d40c8cb // ld1r { v11.2s }, [x6]
-	WORD $0x8b0d0086 // add x6, x4, x13
-	WORD $0x8b150084 // add x4, x4, x21
-	WORD $0x0d40c8cc // ld1r { v12.2s }, [x6]
-	WORD $0x0d40c88d // ld1r { v13.2s }, [x4]
-	WORD $0xbd40004e // ldr s14, [x2]
-	WORD $0x0e60294a // saddlp v10.2s, v10.4h
-	WORD $0xbc78684f // ldr s15, [x2, x24]
-	WORD $0x110004a5 // add w5, w5, #0x1
-	WORD $0x0e60296b // saddlp v11.2s, v11.4h
-	WORD $0x6b0800bf // cmp w5, w8
-	WORD $0xaa0303e4 // mov x4, x3
-	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
-	WORD $0x0e21d96b // scvtf v11.2s, v11.2s
-	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
-	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x6e2edd4a // fmul v10.4s, v10.4s, v14.4s
-	WORD $0xbc6d684e // ldr s14, [x2, x13]
-	WORD $0x6e2fdd6b // fmul v11.4s, v11.4s, v15.4s
-	WORD $0xbc75684f // ldr s15, [x2, x21]
-	WORD $0x91001042 // add x2, x2, #0x4
-	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
-	WORD $0x6e2fddad // fmul v13.4s, v13.4s, v15.4s
-	WORD $0x4f8a1107 // fmla v7.4s, v8.4s, v10.s[0]
-	WORD $0x4f8a1126 // fmla v6.4s, v9.4s, v10.s[0]
-	WORD $0x4f8b1105 // fmla v5.4s, v8.4s, v11.s[0]
-	WORD $0x4f8b1124 // fmla v4.4s, v9.4s, v11.s[0]
-	WORD $0x4f8c1102 // fmla v2.4s, v8.4s, v12.s[0]
-	WORD $0x4f8c1123 // fmla v3.4s, v9.4s, v12.s[0]
-	WORD $0x4f8d1100 // fmla v0.4s, v8.4s, v13.s[0]
-	WORD $0x4f8d1121 // fmla v1.4s, v9.4s, v13.s[0]
-	WORD $0x54fffba1 // b.ne l16
-	WORD $0x17ffffc7 // b l12
-
-l17:
 	RET

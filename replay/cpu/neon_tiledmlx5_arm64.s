@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// func mlx5x1NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[3]int)
+// func mlx5x1NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[2]int)
 TEXT ·mlx5x1NEON(SB), NOSPLIT, $0-56
 	MOVD y+0(FP), R20
 	MOVD yStride+8(FP), R21
@@ -11,193 +11,129 @@ TEXT ·mlx5x1NEON(SB), NOSPLIT, $0-56
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	MOVD how+48(FP), R26
-	WORD $0xb9400348 // ldr w8, [x26]
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x5280280a // mov w10, #0x140
-	WORD $0x91001f2c // add x12, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x5280080b // mov w11, #0x40
-	WORD $0x9a99b18d // csel x13, x12, x25, lt
-	WORD $0x1b0a2d0c // madd w12, w8, w10, w11
-	WORD $0x8b1902ea // add x10, x23, x25
+	WORD $0xf9400348 // ldr x8, [x26]
 	WORD $0xb9400b49 // ldr w9, [x26, #0x8]
-	WORD $0x8b8d0d4b // add x11, x10, x13, asr #3
-	WORD $0x531b690d // lsl w13, w8, #5
+	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x54000a6d // b.le l7
+	WORD $0x54000c4b // b.lt l7
+	WORD $0xd2c0280a // mov x10, #0x14000000000
+	WORD $0xd2c0080b // mov x11, #0x4000000000
+	WORD $0x531b690c // lsl w12, w8, #5
+	WORD $0x9b0a2d0d // madd x13, x8, x10, x11
 	WORD $0x4f00e600 // movi v0.16b, #0x10
 	WORD $0x4f00e5e1 // movi v1.16b, #0xf
-	WORD $0x93407dad // sxtw x13, w13
+	WORD $0x8b1902ea // add x10, x23, x25
 	WORD $0x93407d8c // sxtw x12, w12
-	WORD $0xaa1603ee // mov x14, x22
-	WORD $0xaa1903ef // mov x15, x25
-	WORD $0xaa0a03f0 // mov x16, x10
+	WORD $0x8b590d4b // add x11, x10, x25, lsr #3
+	WORD $0x9360fdad // asr x13, x13, #32
 	WORD $0x14000004 // b l1
 
 l0:
-	WORD $0xeb0d01ef // subs x15, x15, x13
-	WORD $0x8b0c01ce // add x14, x14, x12
-	WORD $0x5400094d // b.le l8
+	WORD $0xeb0c0339 // subs x25, x25, x12
+	WORD $0x8b0d02d6 // add x22, x22, x13
+	WORD $0x54000a8d // b.le l7
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
 	WORD $0x54ffff8b // b.lt l0
-	WORD $0x2a1f03f1 // mov w17, wzr
-	WORD $0x910101d3 // add x19, x14, #0x40
-	WORD $0x14000007 // b l3
+	WORD $0x2a1f03ee // mov w14, wzr
+	WORD $0x910102cf // add x15, x22, #0x40
+	WORD $0x910082d0 // add x16, x22, #0x20
+	WORD $0x14000008 // b l3
 
 l2:
-	WORD $0x11000631 // add w17, w17, #0x1
-	WORD $0x91050273 // add x19, x19, #0x140
+	WORD $0x110005ce // add w14, w14, #0x1
+	WORD $0x910501ef // add x15, x15, #0x140
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x6b08023f // cmp w17, w8
-	WORD $0x91001210 // add x16, x16, #0x4
-	WORD $0x54fffe60 // b.eq l0
+	WORD $0x6b0801df // cmp w14, w8
+	WORD $0x9100114a // add x10, x10, #0x4
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x54fffe20 // b.eq l0
 
 l3:
-	WORD $0xaa1f03f5 // mov x21, xzr
-	WORD $0x14000037 // b l6
+	WORD $0xaa1f03f1 // mov x17, xzr
+	WORD $0x1400003f // b l6
 
 l4:
-	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
+	WORD $0xfc717a04 // ldr d4, [x16, x17, lsl #3]
+	WORD $0x0e217843 // fcvtl v3.4s, v2.4h
+	WORD $0x0e217882 // fcvtl v2.4s, v4.4h
 
 l5:
-	WORD $0x8b151278 // add x24, x19, x21, lsl #4
-	WORD $0xad4032ea // ldp q10, q12, [x23]
-	WORD $0x3dc04304 // ldr q4, [x24, #0x100]
-	WORD $0x3dc00305 // ldr q5, [x24]
-	WORD $0x3dc01309 // ldr q9, [x24, #0x40]
-	WORD $0x4f0c5483 // shl v3.16b, v4.16b, #0x4
-	WORD $0x4e211ca7 // and v7.16b, v5.16b, v1.16b
-	WORD $0x4f0b5488 // shl v8.16b, v4.16b, #0x3
-	WORD $0x4f0a548b // shl v11.16b, v4.16b, #0x2
-	WORD $0x4e24848d // add v13.16b, v4.16b, v4.16b
-	WORD $0x4e201c66 // and v6.16b, v3.16b, v0.16b
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0x4ea71cc6 // orr v6.16b, v6.16b, v7.16b
-	WORD $0x4e201d07 // and v7.16b, v8.16b, v0.16b
-	WORD $0x4e211d28 // and v8.16b, v9.16b, v1.16b
-	WORD $0x4f8ae0c3 // sdot v3.4s, v6.16b, v10.4b[0]
-	WORD $0x3dc02306 // ldr q6, [x24, #0x80]
+	WORD $0x8b1111f3 // add x19, x15, x17, lsl #4
+	WORD $0xad4036eb // ldp q11, q13, [x23]
+	WORD $0x3dc04265 // ldr q5, [x19, #0x100]
+	WORD $0x3dc00266 // ldr q6, [x19]
+	WORD $0x3dc0126a // ldr q10, [x19, #0x40]
+	WORD $0x4f0c54a4 // shl v4.16b, v5.16b, #0x4
+	WORD $0x4e211cc8 // and v8.16b, v6.16b, v1.16b
+	WORD $0x4f0b54a9 // shl v9.16b, v5.16b, #0x3
+	WORD $0x4f0a54ac // shl v12.16b, v5.16b, #0x2
+	WORD $0x4e2584ae // add v14.16b, v5.16b, v5.16b
+	WORD $0x4e201c87 // and v7.16b, v4.16b, v0.16b
+	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
 	WORD $0x4ea81ce7 // orr v7.16b, v7.16b, v8.16b
-	WORD $0x4e201d68 // and v8.16b, v11.16b, v0.16b
-	WORD $0x4e211ccb // and v11.16b, v6.16b, v1.16b
-	WORD $0x4faae0e3 // sdot v3.4s, v7.16b, v10.4b[1]
-	WORD $0x3dc03307 // ldr q7, [x24, #0xc0]
-	WORD $0xd37ceeb8 // lsl x24, x21, #4
-	WORD $0x4eab1d08 // orr v8.16b, v8.16b, v11.16b
-	WORD $0x4e201dab // and v11.16b, v13.16b, v0.16b
-	WORD $0x910006b5 // add x21, x21, #0x1
-	WORD $0x4e211ced // and v13.16b, v7.16b, v1.16b
-	WORD $0xf10012bf // cmp x21, #0x4
-	WORD $0x4f8ae903 // sdot v3.4s, v8.16b, v10.4b[2]
-	WORD $0x4ead1d68 // orr v8.16b, v11.16b, v13.16b
-	WORD $0x4e201c8b // and v11.16b, v4.16b, v0.16b
-	WORD $0x6f0f048d // ushr v13.16b, v4.16b, #0x1
-	WORD $0x4faae903 // sdot v3.4s, v8.16b, v10.4b[3]
-	WORD $0x6f0c14ab // usra v11.16b, v5.16b, #0x4
-	WORD $0x4e201da5 // and v5.16b, v13.16b, v0.16b
-	WORD $0x6f0e0488 // ushr v8.16b, v4.16b, #0x2
-	WORD $0x6f0d0484 // ushr v4.16b, v4.16b, #0x3
-	WORD $0x6f0c1525 // usra v5.16b, v9.16b, #0x4
-	WORD $0x4f8ce163 // sdot v3.4s, v11.16b, v12.4b[0]
-	WORD $0x4e201d08 // and v8.16b, v8.16b, v0.16b
-	WORD $0x4e201c84 // and v4.16b, v4.16b, v0.16b
-	WORD $0x6f0c14c8 // usra v8.16b, v6.16b, #0x4
-	WORD $0x6f0c14e4 // usra v4.16b, v7.16b, #0x4
-	WORD $0x4face0a3 // sdot v3.4s, v5.16b, v12.4b[1]
-	WORD $0x4f8ce903 // sdot v3.4s, v8.16b, v12.4b[2]
-	WORD $0x4face883 // sdot v3.4s, v4.16b, v12.4b[3]
-	WORD $0xbd400204 // ldr s4, [x16]
-	WORD $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
-	WORD $0x3cf86a84 // ldr q4, [x20, x24]
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
-	WORD $0x3cb86a84 // str q4, [x20, x24]
-	WORD $0x54fff860 // b.eq l2
+	WORD $0x4e201d28 // and v8.16b, v9.16b, v0.16b
+	WORD $0x4e211d49 // and v9.16b, v10.16b, v1.16b
+	WORD $0x4f8be0e4 // sdot v4.4s, v7.16b, v11.4b[0]
+	WORD $0x3dc02267 // ldr q7, [x19, #0x80]
+	WORD $0x4ea91d08 // orr v8.16b, v8.16b, v9.16b
+	WORD $0x4e201d89 // and v9.16b, v12.16b, v0.16b
+	WORD $0x4e211cec // and v12.16b, v7.16b, v1.16b
+	WORD $0x4fabe104 // sdot v4.4s, v8.16b, v11.4b[1]
+	WORD $0x3dc03268 // ldr q8, [x19, #0xc0]
+	WORD $0xd37cee33 // lsl x19, x17, #4
+	WORD $0x4eac1d29 // orr v9.16b, v9.16b, v12.16b
+	WORD $0x4e201dcc // and v12.16b, v14.16b, v0.16b
+	WORD $0x91000631 // add x17, x17, #0x1
+	WORD $0x4e211d0e // and v14.16b, v8.16b, v1.16b
+	WORD $0xf100123f // cmp x17, #0x4
+	WORD $0x4f8be924 // sdot v4.4s, v9.16b, v11.4b[2]
+	WORD $0x4eae1d89 // orr v9.16b, v12.16b, v14.16b
+	WORD $0x4e201cac // and v12.16b, v5.16b, v0.16b
+	WORD $0x6f0f04ae // ushr v14.16b, v5.16b, #0x1
+	WORD $0x4fabe924 // sdot v4.4s, v9.16b, v11.4b[3]
+	WORD $0x6f0c14cc // usra v12.16b, v6.16b, #0x4
+	WORD $0x4e201dc6 // and v6.16b, v14.16b, v0.16b
+	WORD $0x6f0e04a9 // ushr v9.16b, v5.16b, #0x2
+	WORD $0x6f0d04a5 // ushr v5.16b, v5.16b, #0x3
+	WORD $0x6f0c1546 // usra v6.16b, v10.16b, #0x4
+	WORD $0x4f8de184 // sdot v4.4s, v12.16b, v13.4b[0]
+	WORD $0x4e201d29 // and v9.16b, v9.16b, v0.16b
+	WORD $0x4e201ca5 // and v5.16b, v5.16b, v0.16b
+	WORD $0x6f0c14e9 // usra v9.16b, v7.16b, #0x4
+	WORD $0x6f0c1505 // usra v5.16b, v8.16b, #0x4
+	WORD $0x3cf36a87 // ldr q7, [x20, x19]
+	WORD $0x4fade0c4 // sdot v4.4s, v6.16b, v13.4b[1]
+	WORD $0x0d40c966 // ld1r { v6.2s }, [x11]
+	WORD $0x0f10a4c6 // sshll v6.4s, v6.4h, #0x0
+	WORD $0x4f8de924 // sdot v4.4s, v9.16b, v13.4b[2]
+	WORD $0x4fade8a4 // sdot v4.4s, v5.16b, v13.4b[3]
+	WORD $0x4ea6bcc5 // addp v5.4s, v6.4s, v6.4s
+	WORD $0xbd400146 // ldr s6, [x10]
+	WORD $0x4f869063 // fmul v3.4s, v3.4s, v6.s[0]
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4e23cc87 // fmla v7.4s, v4.4s, v3.4s
+	WORD $0x4f8690a3 // fmul v3.4s, v5.4s, v6.s[0]
+	WORD $0x4e22cc67 // fmla v7.4s, v3.4s, v2.4s
+	WORD $0x3cb36a87 // str q7, [x20, x19]
+	WORD $0x54fff740 // b.eq l2
 
 l6:
-	WORD $0xfc7579c2 // ldr d2, [x14, x21, lsl #3]
-	WORD $0x34fff929 // cbz w9, l4
-	WORD $0x2e613842 // shll v2.4s, v2.4h, #16
-	WORD $0x17ffffc8 // b l5
+	WORD $0xfc717ac2 // ldr d2, [x22, x17, lsl #3]
+	WORD $0xb4fff829 // cbz x9, l4
+	WORD $0xfc717a04 // ldr d4, [x16, x17, lsl #3]
+	WORD $0x2e613843 // shll v3.4s, v2.4h, #16
+	WORD $0x2e613882 // shll v2.4s, v4.4h, #16
+	WORD $0x17ffffc0 // b l5
 
 l7:
-	WORD $0x93407d8c // sxtw x12, w12
-	WORD $0x93407dad // sxtw x13, w13
-
-l8:
-	WORD $0xaa1f03ee // mov x14, xzr
-	WORD $0x52800030 // mov w16, #0x1
-	WORD $0x14000009 // b l10
-
-l9:
-	WORD $0x8b0e1291 // add x17, x20, x14, lsl #4
-	WORD $0x2a1f03f0 // mov w16, wzr
-	WORD $0x5280004e // mov w14, #0x2
-	WORD $0xad400e22 // ldp q2, q3, [x17]
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0xad000620 // stp q0, q1, [x17]
-	WORD $0x3600052f // tbz w15, #0x0, l16
-
-l10:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xd37df1d1 // lsl x17, x14, #3
-	WORD $0x2a1003ef // mov w15, w16
-	WORD $0xaa1603f3 // mov x19, x22
-	WORD $0xaa0b03f5 // mov x21, x11
-	WORD $0xb27d0230 // orr x16, x17, #0x8
-	WORD $0xaa1903f1 // mov x17, x25
-	WORD $0xaa0a03f7 // mov x23, x10
-	WORD $0x14000004 // b l12
-
-l11:
-	WORD $0xeb0d0231 // subs x17, x17, x13
-	WORD $0x8b0c0273 // add x19, x19, x12
-	WORD $0x54fffd8d // b.le l9
-
-l12:
-	WORD $0x91008278 // add x24, x19, #0x20
-	WORD $0x34000109 // cbz w9, l13
-	WORD $0xfc6e7b02 // ldr d2, [x24, x14, lsl #3]
-	WORD $0xfc706b03 // ldr d3, [x24, x16]
-	WORD $0x2e613842 // shll v2.4s, v2.4h, #16
-	WORD $0x2e613863 // shll v3.4s, v3.4h, #16
-	WORD $0x7100051f // cmp w8, #0x1
-	WORD $0x5400010a // b.ge l14
-	WORD $0x17fffff5 // b l11
-
-l13:
-	WORD $0xfc6e7b02 // ldr d2, [x24, x14, lsl #3]
-	WORD $0xfc706b03 // ldr d3, [x24, x16]
-	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
-	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
-	WORD $0x7100051f // cmp w8, #0x1
-	WORD $0x54fffdeb // b.lt l11
-
-l14:
-	WORD $0x2a1f03f8 // mov w24, wzr
-
-l15:
-	WORD $0x0ddfcaa4 // ld1r { v4.2s }, [x21], #4
-	WORD $0x11000718 // add w24, w24, #0x1
-	WORD $0xbc4046e5 // ldr s5, [x23], #0x4
-	WORD $0x6b08031f // cmp w24, w8
-	WORD $0x0e602884 // saddlp v4.2s, v4.4h
-	WORD $0x0e21d884 // scvtf v4.2s, v4.2s
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x4f841040 // fmla v0.4s, v2.4s, v4.s[0]
-	WORD $0x4f841061 // fmla v1.4s, v3.4s, v4.s[0]
-	WORD $0x54fffee1 // b.ne l15
-	WORD $0x17ffffe3 // b l11
-
-l16:
 	RET
 
-// func mlx5x4NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[3]int)
+// func mlx5x4NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[2]int)
 TEXT ·mlx5x4NEON(SB), NOSPLIT, $0-56
 	MOVD y+0(FP), R20
 	MOVD yStride+8(FP), R21
@@ -207,317 +143,215 @@ TEXT ·mlx5x4NEON(SB), NOSPLIT, $0-56
 	MOVD in+40(FP), R25
 	MOVD how+48(FP), R26
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ef6b0 // lsl x16, x21, #2
-	WORD $0xb9400348 // ldr w8, [x26]
+	WORD $0xd37ef6aa // lsl x10, x21, #2
+	WORD $0xf9400348 // ldr x8, [x26]
 	WORD $0xb9400b49 // ldr w9, [x26, #0x8]
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x5280280c // mov w12, #0x140
-	WORD $0x8b10028a // add x10, x20, x16
-	WORD $0x8b10014b // add x11, x10, x16
+	WORD $0xf100073f // cmp x25, #0x1
+	WORD $0x8b0a028b // add x11, x20, x10
 	WORD $0xad000280 // stp q0, q0, [x20]
-	WORD $0x8b10016f // add x15, x11, x16
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000140 // stp q0, q0, [x10]
-	WORD $0xad010140 // stp q0, q0, [x10, #0x20]
 	WORD $0xad000160 // stp q0, q0, [x11]
 	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
-	WORD $0x91001f2b // add x11, x25, #0x7
-	WORD $0x9a99b16d // csel x13, x11, x25, lt
-	WORD $0x5280080b // mov w11, #0x40
-	WORD $0x1b0c2d0e // madd w14, w8, w12, w11
-	WORD $0x8b1902eb // add x11, x23, x25
-	WORD $0xad0001e0 // stp q0, q0, [x15]
-	WORD $0x8b8d0d6c // add x12, x11, x13, asr #3
-	WORD $0xd37ffb0d // lsl x13, x24, #1
-	WORD $0xad0101e0 // stp q0, q0, [x15, #0x20]
-	WORD $0x531b690f // lsl w15, w8, #5
-	WORD $0x5400118d // b.le l7
+	WORD $0x8b0a016b // add x11, x11, x10
+	WORD $0xad000160 // stp q0, q0, [x11]
+	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
+	WORD $0x8b0a016b // add x11, x11, x10
+	WORD $0xad000160 // stp q0, q0, [x11]
+	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
+	WORD $0x5400168b // b.lt l7
+	WORD $0xd2c0280b // mov x11, #0x14000000000
+	WORD $0xd2c0080c // mov x12, #0x4000000000
+	WORD $0x531b690e // lsl w14, w8, #5
+	WORD $0x9b0b310f // madd x15, x8, x11, x12
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
-	WORD $0x93407def // sxtw x15, w15
+	WORD $0x8b1902eb // add x11, x23, x25
+	WORD $0xd37ffb0c // lsl x12, x24, #1
 	WORD $0x93407dce // sxtw x14, w14
-	WORD $0x8b1801b1 // add x17, x13, x24
-	WORD $0xaa1603f3 // mov x19, x22
-	WORD $0xaa1903fa // mov x26, x25
-	WORD $0xaa0b03e0 // mov x0, x11
+	WORD $0x8b590d6d // add x13, x11, x25, lsr #3
+	WORD $0x8b180190 // add x16, x12, x24
+	WORD $0x9360fdef // asr x15, x15, #32
 	WORD $0x14000004 // b l1
 
 l0:
-	WORD $0xeb0f035a // subs x26, x26, x15
-	WORD $0x8b0e0273 // add x19, x19, x14
-	WORD $0x5400104d // b.le l8
+	WORD $0xeb0e0339 // subs x25, x25, x14
+	WORD $0x8b0f02d6 // add x22, x22, x15
+	WORD $0x5400148d // b.le l7
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
 	WORD $0x54ffff8b // b.lt l0
-	WORD $0x2a1f03e1 // mov w1, wzr
-	WORD $0x91010262 // add x2, x19, #0x40
-	WORD $0x14000007 // b l3
+	WORD $0x2a1f03f1 // mov w17, wzr
+	WORD $0x910102d3 // add x19, x22, #0x40
+	WORD $0x910082d5 // add x21, x22, #0x20
+	WORD $0x14000008 // b l3
 
 l2:
-	WORD $0x11000421 // add w1, w1, #0x1
-	WORD $0x91050042 // add x2, x2, #0x140
+	WORD $0x11000631 // add w17, w17, #0x1
+	WORD $0x91050273 // add x19, x19, #0x140
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x6b08003f // cmp w1, w8
-	WORD $0x91001000 // add x0, x0, #0x4
-	WORD $0x54fffe60 // b.eq l0
+	WORD $0x6b08023f // cmp w17, w8
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x910011ad // add x13, x13, #0x4
+	WORD $0x54fffe20 // b.eq l0
 
 l3:
-	WORD $0x8b180005 // add x5, x0, x24
-	WORD $0xaa1f03e3 // mov x3, xzr
-	WORD $0x910042e4 // add x4, x23, #0x10
-	WORD $0x8b1800a5 // add x5, x5, x24
-	WORD $0x1400006c // b l6
+	WORD $0x8b1801a1 // add x1, x13, x24
+	WORD $0x8b180162 // add x2, x11, x24
+	WORD $0xaa1f03fa // mov x26, xzr
+	WORD $0x910042e0 // add x0, x23, #0x10
+	WORD $0x8b180021 // add x1, x1, x24
+	WORD $0x8b180042 // add x2, x2, x24
+	WORD $0x1400008a // b l6
 
 l4:
-	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
+	WORD $0xfc7a7aa4 // ldr d4, [x21, x26, lsl #3]
+	WORD $0x0e217843 // fcvtl v3.4s, v2.4h
+	WORD $0x0e217882 // fcvtl v2.4s, v4.4h
 
 l5:
-	WORD $0x8b031046 // add x6, x2, x3, lsl #4
-	WORD $0xad403aed // ldp q13, q14, [x23]
-	WORD $0x3cf86af1 // ldr q17, [x23, x24]
-	WORD $0x3dc040c5 // ldr q5, [x6, #0x100]
-	WORD $0x3dc000cb // ldr q11, [x6]
-	WORD $0x3dc010cc // ldr q12, [x6, #0x40]
-	WORD $0x3dc020cf // ldr q15, [x6, #0x80]
-	WORD $0x3dc030d0 // ldr q16, [x6, #0xc0]
-	WORD $0x8b031286 // add x6, x20, x3, lsl #4
-	WORD $0x4f0c54a3 // shl v3.16b, v5.16b, #0x4
-	WORD $0x4e201d64 // and v4.16b, v11.16b, v0.16b
-	WORD $0x4f0b54a7 // shl v7.16b, v5.16b, #0x3
-	WORD $0x4f0a54a8 // shl v8.16b, v5.16b, #0x2
-	WORD $0x6f0f04b2 // ushr v18.16b, v5.16b, #0x1
-	WORD $0x91000463 // add x3, x3, #0x1
-	WORD $0xf100107f // cmp x3, #0x4
-	WORD $0x4e211c66 // and v6.16b, v3.16b, v1.16b
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
+	WORD $0x8b1a1263 // add x3, x19, x26, lsl #4
+	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
+	WORD $0x6f00e412 // movi v18.2d, #0000000000000000
+	WORD $0xad403eec // ldp q12, q15, [x23]
+	WORD $0x3cf86af6 // ldr q22, [x23, x24]
+	WORD $0x3dc0406b // ldr q11, [x3, #0x100]
+	WORD $0x3dc0006a // ldr q10, [x3]
+	WORD $0x3dc0106d // ldr q13, [x3, #0x40]
+	WORD $0x3dc02074 // ldr q20, [x3, #0x80]
+	WORD $0x3dc03073 // ldr q19, [x3, #0xc0]
+	WORD $0x8b1a1283 // add x3, x20, x26, lsl #4
+	WORD $0x4f0c5564 // shl v4.16b, v11.16b, #0x4
+	WORD $0x4e201d45 // and v5.16b, v10.16b, v0.16b
+	WORD $0x4f0b5566 // shl v6.16b, v11.16b, #0x3
+	WORD $0x4f0a5567 // shl v7.16b, v11.16b, #0x2
+	WORD $0x4e2b8568 // add v8.16b, v11.16b, v11.16b
+	WORD $0x6f0f056e // ushr v14.16b, v11.16b, #0x1
+	WORD $0xaa0b03e4 // mov x4, x11
+	WORD $0xaa0d03e5 // mov x5, x13
+	WORD $0x3cec6af0 // ldr q16, [x23, x12]
+	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
+	WORD $0x4e211cc6 // and v6.16b, v6.16b, v1.16b
+	WORD $0x3cf86815 // ldr q21, [x0, x24]
 	WORD $0x4e211ce7 // and v7.16b, v7.16b, v1.16b
-	WORD $0x4ea41cc4 // orr v4.16b, v6.16b, v4.16b
-	WORD $0x4e201d86 // and v6.16b, v12.16b, v0.16b
-	WORD $0x4f8de083 // sdot v3.4s, v4.16b, v13.4b[0]
-	WORD $0x4ea61ce9 // orr v9.16b, v7.16b, v6.16b
-	WORD $0x4e201de6 // and v6.16b, v15.16b, v0.16b
-	WORD $0x4e211d07 // and v7.16b, v8.16b, v1.16b
-	WORD $0x4e2584a8 // add v8.16b, v5.16b, v5.16b
-	WORD $0x4fade123 // sdot v3.4s, v9.16b, v13.4b[1]
-	WORD $0x4ea61cea // orr v10.16b, v7.16b, v6.16b
-	WORD $0x4e201e06 // and v6.16b, v16.16b, v0.16b
 	WORD $0x4e211d08 // and v8.16b, v8.16b, v1.16b
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x4f8de943 // sdot v3.4s, v10.16b, v13.4b[2]
+	WORD $0x3cec6811 // ldr q17, [x0, x12]
+	WORD $0x3dc00077 // ldr q23, [x3]
+	WORD $0x9100075a // add x26, x26, #0x1
+	WORD $0x4ea51c84 // orr v4.16b, v4.16b, v5.16b
+	WORD $0x4e201da5 // and v5.16b, v13.16b, v0.16b
+	WORD $0xf100135f // cmp x26, #0x4
+	WORD $0x4f8ce089 // sdot v9.4s, v4.16b, v12.4b[0]
+	WORD $0x4ea51cc5 // orr v5.16b, v6.16b, v5.16b
+	WORD $0x4e201e86 // and v6.16b, v20.16b, v0.16b
+	WORD $0x4f96e092 // sdot v18.4s, v4.16b, v22.4b[0]
+	WORD $0x4ea61ce7 // orr v7.16b, v7.16b, v6.16b
+	WORD $0x4e201e66 // and v6.16b, v19.16b, v0.16b
+	WORD $0x4face0a9 // sdot v9.4s, v5.16b, v12.4b[1]
+	WORD $0x4fb6e0b2 // sdot v18.4s, v5.16b, v22.4b[1]
 	WORD $0x4ea61d08 // orr v8.16b, v8.16b, v6.16b
-	WORD $0x4e211ca6 // and v6.16b, v5.16b, v1.16b
-	WORD $0x4f91e087 // sdot v7.4s, v4.16b, v17.4b[0]
-	WORD $0x6f0c1566 // usra v6.16b, v11.16b, #0x4
-	WORD $0x4e211e4b // and v11.16b, v18.16b, v1.16b
-	WORD $0x6f0e04b2 // ushr v18.16b, v5.16b, #0x2
-	WORD $0x4fade903 // sdot v3.4s, v8.16b, v13.4b[3]
-	WORD $0x6f00e40d // movi v13.2d, #0000000000000000
-	WORD $0x6f0d04a5 // ushr v5.16b, v5.16b, #0x3
-	WORD $0x4fb1e127 // sdot v7.4s, v9.16b, v17.4b[1]
-	WORD $0x6f0c158b // usra v11.16b, v12.16b, #0x4
-	WORD $0x4e211e4c // and v12.16b, v18.16b, v1.16b
-	WORD $0x3ced6af2 // ldr q18, [x23, x13]
-	WORD $0x4e211ca5 // and v5.16b, v5.16b, v1.16b
-	WORD $0x4f8ee0c3 // sdot v3.4s, v6.16b, v14.4b[0]
-	WORD $0x4f92e08d // sdot v13.4s, v4.16b, v18.4b[0]
-	WORD $0x4f91e947 // sdot v7.4s, v10.16b, v17.4b[2]
-	WORD $0x6f0c15ec // usra v12.16b, v15.16b, #0x4
-	WORD $0x3cf8688f // ldr q15, [x4, x24]
-	WORD $0x6f0c1605 // usra v5.16b, v16.16b, #0x4
-	WORD $0xbd400010 // ldr s16, [x0]
-	WORD $0x4faee163 // sdot v3.4s, v11.16b, v14.4b[1]
-	WORD $0x4fb2e12d // sdot v13.4s, v9.16b, v18.4b[1]
-	WORD $0x4f909050 // fmul v16.4s, v2.4s, v16.s[0]
-	WORD $0x4fb1e907 // sdot v7.4s, v8.16b, v17.4b[3]
-	WORD $0x3cf16af1 // ldr q17, [x23, x17]
-	WORD $0x4f8ee983 // sdot v3.4s, v12.16b, v14.4b[2]
-	WORD $0x4f92e94d // sdot v13.4s, v10.16b, v18.4b[2]
-	WORD $0x4f8fe0c7 // sdot v7.4s, v6.16b, v15.4b[0]
-	WORD $0x4faee8a3 // sdot v3.4s, v5.16b, v14.4b[3]
-	WORD $0x6f00e40e // movi v14.2d, #0000000000000000
-	WORD $0x4fb2e90d // sdot v13.4s, v8.16b, v18.4b[3]
-	WORD $0x4fafe167 // sdot v7.4s, v11.16b, v15.4b[1]
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4f91e08e // sdot v14.4s, v4.16b, v17.4b[0]
-	WORD $0x3dc000c4 // ldr q4, [x6]
-	WORD $0x4f8fe987 // sdot v7.4s, v12.16b, v15.4b[2]
-	WORD $0x4e30cc64 // fmla v4.4s, v3.4s, v16.4s
-	WORD $0x3ced6883 // ldr q3, [x4, x13]
-	WORD $0x4fb1e12e // sdot v14.4s, v9.16b, v17.4b[1]
-	WORD $0x4fafe8a7 // sdot v7.4s, v5.16b, v15.4b[3]
-	WORD $0x3cf16889 // ldr q9, [x4, x17]
-	WORD $0x4f83e0cd // sdot v13.4s, v6.16b, v3.4b[0]
-	WORD $0x3d8000c4 // str q4, [x6]
-	WORD $0x4f91e94e // sdot v14.4s, v10.16b, v17.4b[2]
-	WORD $0x8b1000c6 // add x6, x6, x16
-	WORD $0xbc786804 // ldr s4, [x0, x24]
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x4fa3e16d // sdot v13.4s, v11.16b, v3.4b[1]
-	WORD $0x4f849044 // fmul v4.4s, v2.4s, v4.s[0]
-	WORD $0x4fb1e90e // sdot v14.4s, v8.16b, v17.4b[3]
-	WORD $0x3dc000c8 // ldr q8, [x6]
-	WORD $0x4f83e98d // sdot v13.4s, v12.16b, v3.4b[2]
-	WORD $0x4e24cce8 // fmla v8.4s, v7.4s, v4.4s
-	WORD $0x4f89e0ce // sdot v14.4s, v6.16b, v9.4b[0]
-	WORD $0x4fa3e8ad // sdot v13.4s, v5.16b, v3.4b[3]
-	WORD $0x3d8000c8 // str q8, [x6]
-	WORD $0x8b1000c6 // add x6, x6, x16
-	WORD $0xbd4000a3 // ldr s3, [x5]
-	WORD $0x4fa9e16e // sdot v14.4s, v11.16b, v9.4b[1]
-	WORD $0x3dc000c6 // ldr q6, [x6]
-	WORD $0x4f839043 // fmul v3.4s, v2.4s, v3.s[0]
-	WORD $0x4e21d9a4 // scvtf v4.4s, v13.4s
-	WORD $0x4f89e98e // sdot v14.4s, v12.16b, v9.4b[2]
-	WORD $0x4e23cc86 // fmla v6.4s, v4.4s, v3.4s
-	WORD $0x4fa9e8ae // sdot v14.4s, v5.16b, v9.4b[3]
-	WORD $0x3d8000c6 // str q6, [x6]
-	WORD $0xbc7868a3 // ldr s3, [x5, x24]
-	WORD $0x3cf068c4 // ldr q4, [x6, x16]
-	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
-	WORD $0x4e21d9c3 // scvtf v3.4s, v14.4s
-	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
-	WORD $0x3cb068c4 // str q4, [x6, x16]
-	WORD $0x54fff160 // b.eq l2
+	WORD $0x4e211d66 // and v6.16b, v11.16b, v1.16b
+	WORD $0x4f8ce8e9 // sdot v9.4s, v7.16b, v12.4b[2]
+	WORD $0x6f0c1546 // usra v6.16b, v10.16b, #0x4
+	WORD $0x4e211dca // and v10.16b, v14.16b, v1.16b
+	WORD $0x6f0e056e // ushr v14.16b, v11.16b, #0x2
+	WORD $0x6f0d056b // ushr v11.16b, v11.16b, #0x3
+	WORD $0x4f96e8f2 // sdot v18.4s, v7.16b, v22.4b[2]
+	WORD $0x4face909 // sdot v9.4s, v8.16b, v12.4b[3]
+	WORD $0x6f0c15aa // usra v10.16b, v13.16b, #0x4
+	WORD $0x4e211dce // and v14.16b, v14.16b, v1.16b
+	WORD $0x4e211d6b // and v11.16b, v11.16b, v1.16b
+	WORD $0x3cf06aec // ldr q12, [x23, x16]
+	WORD $0x3cf0680d // ldr q13, [x0, x16]
+	WORD $0x4dd8c898 // ld1r { v24.4s }, [x4], x24
+	WORD $0x4fb6e912 // sdot v18.4s, v8.16b, v22.4b[3]
+	WORD $0x6f0c168e // usra v14.16b, v20.16b, #0x4
+	WORD $0x0dd8c8b4 // ld1r { v20.2s }, [x5], x24
+	WORD $0x4f8fe0c9 // sdot v9.4s, v6.16b, v15.4b[0]
+	WORD $0x6f0c166b // usra v11.16b, v19.16b, #0x4
+	WORD $0x0f10a693 // sshll v19.4s, v20.4h, #0x0
+	WORD $0x4f95e0d2 // sdot v18.4s, v6.16b, v21.4b[0]
+	WORD $0x4fafe149 // sdot v9.4s, v10.16b, v15.4b[1]
+	WORD $0x4fb5e152 // sdot v18.4s, v10.16b, v21.4b[1]
+	WORD $0x4f8fe9c9 // sdot v9.4s, v14.16b, v15.4b[2]
+	WORD $0x4f95e9d2 // sdot v18.4s, v14.16b, v21.4b[2]
+	WORD $0x4fafe969 // sdot v9.4s, v11.16b, v15.4b[3]
+	WORD $0x4eb3be6f // addp v15.4s, v19.4s, v19.4s
+	WORD $0x6e38dc73 // fmul v19.4s, v3.4s, v24.4s
+	WORD $0x4fb5e972 // sdot v18.4s, v11.16b, v21.4b[3]
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x4e21da52 // scvtf v18.4s, v18.4s
+	WORD $0x6e2fdf0f // fmul v15.4s, v24.4s, v15.4s
+	WORD $0x4e33cd37 // fmla v23.4s, v9.4s, v19.4s
+	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
+	WORD $0x4e22cdf7 // fmla v23.4s, v15.4s, v2.4s
+	WORD $0x4f90e089 // sdot v9.4s, v4.16b, v16.4b[0]
+	WORD $0x3d800077 // str q23, [x3]
+	WORD $0x4fb0e0a9 // sdot v9.4s, v5.16b, v16.4b[1]
+	WORD $0x8b0a0063 // add x3, x3, x10
+	WORD $0x0d40c8af // ld1r { v15.2s }, [x5]
+	WORD $0xbd400093 // ldr s19, [x4]
+	WORD $0x3dc00075 // ldr q21, [x3]
+	WORD $0xaa0203e4 // mov x4, x2
+	WORD $0xaa0103e5 // mov x5, x1
+	WORD $0x4f939074 // fmul v20.4s, v3.4s, v19.s[0]
+	WORD $0x0f10a5ef // sshll v15.4s, v15.4h, #0x0
+	WORD $0x4f90e8e9 // sdot v9.4s, v7.16b, v16.4b[2]
+	WORD $0x4eafbdef // addp v15.4s, v15.4s, v15.4s
+	WORD $0x4e34ce55 // fmla v21.4s, v18.4s, v20.4s
+	WORD $0x4fb0e909 // sdot v9.4s, v8.16b, v16.4b[3]
+	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0x4f91e0c9 // sdot v9.4s, v6.16b, v17.4b[0]
+	WORD $0x4f8ce090 // sdot v16.4s, v4.16b, v12.4b[0]
+	WORD $0x4f9391ef // fmul v15.4s, v15.4s, v19.s[0]
+	WORD $0x4fb1e149 // sdot v9.4s, v10.16b, v17.4b[1]
+	WORD $0x4face0b0 // sdot v16.4s, v5.16b, v12.4b[1]
+	WORD $0x4e22cdf5 // fmla v21.4s, v15.4s, v2.4s
+	WORD $0x4f91e9c9 // sdot v9.4s, v14.16b, v17.4b[2]
+	WORD $0x4f8ce8f0 // sdot v16.4s, v7.16b, v12.4b[2]
+	WORD $0x3d800075 // str q21, [x3]
+	WORD $0x8b0a0063 // add x3, x3, x10
+	WORD $0x3dc00064 // ldr q4, [x3]
+	WORD $0x4dd8c88f // ld1r { v15.4s }, [x4], x24
+	WORD $0x0dd8c8b2 // ld1r { v18.2s }, [x5], x24
+	WORD $0x4fb1e969 // sdot v9.4s, v11.16b, v17.4b[3]
+	WORD $0x4face910 // sdot v16.4s, v8.16b, v12.4b[3]
+	WORD $0x6e2fdc67 // fmul v7.4s, v3.4s, v15.4s
+	WORD $0x0f10a645 // sshll v5.4s, v18.4h, #0x0
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x4f8de0d0 // sdot v16.4s, v6.16b, v13.4b[0]
+	WORD $0x4ea5bca5 // addp v5.4s, v5.4s, v5.4s
+	WORD $0x4e27cd24 // fmla v4.4s, v9.4s, v7.4s
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4fade150 // sdot v16.4s, v10.16b, v13.4b[1]
+	WORD $0x6e25dde5 // fmul v5.4s, v15.4s, v5.4s
+	WORD $0x4f8de9d0 // sdot v16.4s, v14.16b, v13.4b[2]
+	WORD $0x4e22cca4 // fmla v4.4s, v5.4s, v2.4s
+	WORD $0x4fade970 // sdot v16.4s, v11.16b, v13.4b[3]
+	WORD $0x3d800064 // str q4, [x3]
+	WORD $0x4e21da06 // scvtf v6.4s, v16.4s
+	WORD $0x0d40c8a4 // ld1r { v4.2s }, [x5]
+	WORD $0xbd400085 // ldr s5, [x4]
+	WORD $0x3cea6867 // ldr q7, [x3, x10]
+	WORD $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
+	WORD $0x0f10a484 // sshll v4.4s, v4.4h, #0x0
+	WORD $0x4ea4bc84 // addp v4.4s, v4.4s, v4.4s
+	WORD $0x4e23ccc7 // fmla v7.4s, v6.4s, v3.4s
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4f859083 // fmul v3.4s, v4.4s, v5.s[0]
+	WORD $0x4e22cc67 // fmla v7.4s, v3.4s, v2.4s
+	WORD $0x3caa6867 // str q7, [x3, x10]
+	WORD $0x54ffed40 // b.eq l2
 
 l6:
-	WORD $0xfc637a62 // ldr d2, [x19, x3, lsl #3]
-	WORD $0x34fff289 // cbz w9, l4
-	WORD $0x2e613842 // shll v2.4s, v2.4h, #16
-	WORD $0x17ffff93 // b l5
+	WORD $0xfc7a7ac2 // ldr d2, [x22, x26, lsl #3]
+	WORD $0xb4ffeec9 // cbz x9, l4
+	WORD $0xfc7a7aa4 // ldr d4, [x21, x26, lsl #3]
+	WORD $0x2e613843 // shll v3.4s, v2.4h, #16
+	WORD $0x2e613882 // shll v2.4s, v4.4h, #16
+	WORD $0x17ffff75 // b l5
 
 l7:
-	WORD $0x93407dce // sxtw x14, w14
-	WORD $0x93407def // sxtw x15, w15
-
-l8:
-	WORD $0x52800191 // mov w17, #0xc
-	WORD $0x8b150e93 // add x19, x20, x21, lsl #3
-	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x9b1152b1 // madd x17, x21, x17, x20
-	WORD $0x8b1801b5 // add x21, x13, x24
-	WORD $0x5280003a // mov w26, #0x1
-	WORD $0x1400001e // b l10
-
-l9:
-	WORD $0xd37cee00 // lsl x0, x16, #4
-	WORD $0x2a1f03fa // mov w26, wzr
-	WORD $0x52800050 // mov w16, #0x2
-	WORD $0xb27c0001 // orr x1, x0, #0x10
-	WORD $0x3ce06a88 // ldr q8, [x20, x0]
-	WORD $0x3ce16a89 // ldr q9, [x20, x1]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3ca06a87 // str q7, [x20, x0]
-	WORD $0x3ca16a86 // str q6, [x20, x1]
-	WORD $0x3ce06946 // ldr q6, [x10, x0]
-	WORD $0x3ce16947 // ldr q7, [x10, x1]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3ca06945 // str q5, [x10, x0]
-	WORD $0x3ca16944 // str q4, [x10, x1]
-	WORD $0x3ce06a64 // ldr q4, [x19, x0]
-	WORD $0x3ce16a65 // ldr q5, [x19, x1]
-	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
-	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3ca06a62 // str q2, [x19, x0]
-	WORD $0x3ca16a63 // str q3, [x19, x1]
-	WORD $0x3ce06a22 // ldr q2, [x17, x0]
-	WORD $0x3ce16a23 // ldr q3, [x17, x1]
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0x3ca06a20 // str q0, [x17, x0]
-	WORD $0x3ca16a21 // str q1, [x17, x1]
-	WORD $0x36000997 // tbz w23, #0x0, l17
-
-l10:
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0xd37df200 // lsl x0, x16, #3
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x2a1a03f7 // mov w23, w26
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xb27d001a // orr x26, x0, #0x8
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xaa1903e0 // mov x0, x25
-	WORD $0xaa1603e1 // mov x1, x22
-	WORD $0xaa0c03e4 // mov x4, x12
-	WORD $0xaa0b03e2 // mov x2, x11
-	WORD $0x14000006 // b l13
-
-l11:
-	WORD $0xaa0403e3 // mov x3, x4
-
-l12:
-	WORD $0xeb0f0000 // subs x0, x0, x15
-	WORD $0x8b0e0021 // add x1, x1, x14
-	WORD $0xaa0303e4 // mov x4, x3
-	WORD $0x54fff9ed // b.le l9
-
-l13:
-	WORD $0x91008023 // add x3, x1, #0x20
-	WORD $0x34000109 // cbz w9, l14
-	WORD $0xfc707868 // ldr d8, [x3, x16, lsl #3]
-	WORD $0xfc7a6869 // ldr d9, [x3, x26]
-	WORD $0x2e613908 // shll v8.4s, v8.4h, #16
-	WORD $0x2e613929 // shll v9.4s, v9.4h, #16
-	WORD $0x7100051f // cmp w8, #0x1
-	WORD $0x5400010a // b.ge l15
-	WORD $0x17fffff3 // b l11
-
-l14:
-	WORD $0xfc707868 // ldr d8, [x3, x16, lsl #3]
-	WORD $0xfc7a6869 // ldr d9, [x3, x26]
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-	WORD $0x7100051f // cmp w8, #0x1
-	WORD $0x54fffdab // b.lt l11
-
-l15:
-	WORD $0x2a1f03e5 // mov w5, wzr
-	WORD $0xaa0403e3 // mov x3, x4
-
-l16:
-	WORD $0x8b180086 // add x6, x4, x24
-	WORD $0x0ddfc86a // ld1r { v10.2s }, [x3], #4
-	WORD $0x0d40c8cb // ld1r { v11.2s }, [x6]
-	WORD $0x8b0d0086 // add x6, x4, x13
-	WORD $0x8b150084 // add x4, x4, x21
-	WORD $0x0d40c8cc // ld1r { v12.2s }, [x6]
-	WORD $0x0d40c88d // ld1r { v13.2s }, [x4]
-	WORD $0xbd40004e // ldr s14, [x2]
-	WORD $0x0e60294a // saddlp v10.2s, v10.4h
-	WORD $0xbc78684f // ldr s15, [x2, x24]
-	WORD $0x110004a5 // add w5, w5, #0x1
-	WORD $0x0e60296b // saddlp v11.2s, v11.4h
-	WORD $0x6b0800bf // cmp w5, w8
-	WORD $0xaa0303e4 // mov x4, x3
-	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
-	WORD $0x0e21d96b // scvtf v11.2s, v11.2s
-	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
-	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x6e2edd4a // fmul v10.4s, v10.4s, v14.4s
-	WORD $0xbc6d684e // ldr s14, [x2, x13]
-	WORD $0x6e2fdd6b // fmul v11.4s, v11.4s, v15.4s
-	WORD $0xbc75684f // ldr s15, [x2, x21]
-	WORD $0x91001042 // add x2, x2, #0x4
-	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
-	WORD $0x6e2fddad // fmul v13.4s, v13.4s, v15.4s
-	WORD $0x4f8a1107 // fmla v7.4s, v8.4s, v10.s[0]
-	WORD $0x4f8a1126 // fmla v6.4s, v9.4s, v10.s[0]
-	WORD $0x4f8b1105 // fmla v5.4s, v8.4s, v11.s[0]
-	WORD $0x4f8b1124 // fmla v4.4s, v9.4s, v11.s[0]
-	WORD $0x4f8c1102 // fmla v2.4s, v8.4s, v12.s[0]
-	WORD $0x4f8c1123 // fmla v3.4s, v9.4s, v12.s[0]
-	WORD $0x4f8d1100 // fmla v0.4s, v8.4s, v13.s[0]
-	WORD $0x4f8d1121 // fmla v1.4s, v9.4s, v13.s[0]
-	WORD $0x54fffba1 // b.ne l16
-	WORD $0x17ffffc7 // b l12
-
-l17:
 	RET

@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// func mlx6x1NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[3]int)
+// func mlx6x1NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[2]int)
 TEXT ·mlx6x1NEON(SB), NOSPLIT, $0-56
 	MOVD y+0(FP), R20
 	MOVD yStride+8(FP), R21
@@ -11,193 +11,128 @@ TEXT ·mlx6x1NEON(SB), NOSPLIT, $0-56
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	MOVD how+48(FP), R26
-	WORD $0xb9400348 // ldr w8, [x26]
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x91001f2a // add x10, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x5280080d // mov w13, #0x40
+	WORD $0xf9400348 // ldr x8, [x26]
 	WORD $0xb9400b49 // ldr w9, [x26, #0x8]
-	WORD $0x0b08050c // add w12, w8, w8, lsl #1
-	WORD $0x9a99b14b // csel x11, x10, x25, lt
-	WORD $0x8b1902ea // add x10, x23, x25
-	WORD $0x8b8b0d4b // add x11, x10, x11, asr #3
-	WORD $0x2a0c1dac // orr w12, w13, w12, lsl #7
-	WORD $0x531b690d // lsl w13, w8, #5
+	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x54000a6d // b.le l7
+	WORD $0x54000c2b // b.lt l7
+	WORD $0x0b08050b // add w11, w8, w8, lsl #1
+	WORD $0x531b690c // lsl w12, w8, #5
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f01e601 // movi v1.16b, #0x30
-	WORD $0x93407dad // sxtw x13, w13
+	WORD $0x8b1902ea // add x10, x23, x25
+	WORD $0x9379616d // sbfiz x13, x11, #7, #25
+	WORD $0x8b590d4b // add x11, x10, x25, lsr #3
 	WORD $0x93407d8c // sxtw x12, w12
-	WORD $0xaa1603ee // mov x14, x22
-	WORD $0xaa1903ef // mov x15, x25
-	WORD $0xaa0a03f0 // mov x16, x10
+	WORD $0xb27a01ad // orr x13, x13, #0x40
 	WORD $0x14000004 // b l1
 
 l0:
-	WORD $0xeb0d01ef // subs x15, x15, x13
-	WORD $0x8b0c01ce // add x14, x14, x12
-	WORD $0x5400094d // b.le l8
+	WORD $0xeb0c0339 // subs x25, x25, x12
+	WORD $0x8b0d02d6 // add x22, x22, x13
+	WORD $0x54000a8d // b.le l7
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
 	WORD $0x54ffff8b // b.lt l0
-	WORD $0x2a1f03f1 // mov w17, wzr
-	WORD $0x910101d3 // add x19, x14, #0x40
-	WORD $0x14000007 // b l3
+	WORD $0x2a1f03ee // mov w14, wzr
+	WORD $0x910102cf // add x15, x22, #0x40
+	WORD $0x910082d0 // add x16, x22, #0x20
+	WORD $0x14000008 // b l3
 
 l2:
-	WORD $0x11000631 // add w17, w17, #0x1
-	WORD $0x91060273 // add x19, x19, #0x180
+	WORD $0x110005ce // add w14, w14, #0x1
+	WORD $0x910601ef // add x15, x15, #0x180
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x6b08023f // cmp w17, w8
-	WORD $0x91001210 // add x16, x16, #0x4
-	WORD $0x54fffe60 // b.eq l0
+	WORD $0x6b0801df // cmp w14, w8
+	WORD $0x9100114a // add x10, x10, #0x4
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x54fffe20 // b.eq l0
 
 l3:
-	WORD $0xaa1f03f5 // mov x21, xzr
-	WORD $0x14000037 // b l6
+	WORD $0xaa1f03f1 // mov x17, xzr
+	WORD $0x1400003f // b l6
 
 l4:
-	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
+	WORD $0xfc717a04 // ldr d4, [x16, x17, lsl #3]
+	WORD $0x0e217843 // fcvtl v3.4s, v2.4h
+	WORD $0x0e217882 // fcvtl v2.4s, v4.4h
 
 l5:
-	WORD $0x8b151278 // add x24, x19, x21, lsl #4
-	WORD $0xad4036eb // ldp q11, q13, [x23]
-	WORD $0x3dc04304 // ldr q4, [x24, #0x100]
-	WORD $0x3dc00305 // ldr q5, [x24]
-	WORD $0x3dc01308 // ldr q8, [x24, #0x40]
-	WORD $0x4f0c5483 // shl v3.16b, v4.16b, #0x4
-	WORD $0x4e201ca6 // and v6.16b, v5.16b, v0.16b
-	WORD $0x4e201d09 // and v9.16b, v8.16b, v0.16b
-	WORD $0x4e211c8a // and v10.16b, v4.16b, v1.16b
-	WORD $0x4f0a548f // shl v15.16b, v4.16b, #0x2
-	WORD $0x6f0e0484 // ushr v4.16b, v4.16b, #0x2
-	WORD $0x4e211c67 // and v7.16b, v3.16b, v1.16b
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0x4ea91d49 // orr v9.16b, v10.16b, v9.16b
-	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
-	WORD $0x4ea61ce6 // orr v6.16b, v7.16b, v6.16b
-	WORD $0x3dc05307 // ldr q7, [x24, #0x140]
-	WORD $0x6f0c1504 // usra v4.16b, v8.16b, #0x4
-	WORD $0x4f0c54ec // shl v12.16b, v7.16b, #0x4
-	WORD $0x4e211cee // and v14.16b, v7.16b, v1.16b
-	WORD $0x4f8be0c3 // sdot v3.4s, v6.16b, v11.4b[0]
-	WORD $0x3dc02306 // ldr q6, [x24, #0x80]
-	WORD $0x4e201cca // and v10.16b, v6.16b, v0.16b
-	WORD $0x4e211d8c // and v12.16b, v12.16b, v1.16b
-	WORD $0x4fabe123 // sdot v3.4s, v9.16b, v11.4b[1]
-	WORD $0x3dc03309 // ldr q9, [x24, #0xc0]
-	WORD $0xd37ceeb8 // lsl x24, x21, #4
-	WORD $0x4eaa1d8a // orr v10.16b, v12.16b, v10.16b
-	WORD $0x910006b5 // add x21, x21, #0x1
-	WORD $0x4e201d2c // and v12.16b, v9.16b, v0.16b
-	WORD $0xf10012bf // cmp x21, #0x4
-	WORD $0x4f8be943 // sdot v3.4s, v10.16b, v11.4b[2]
-	WORD $0x4eac1dca // orr v10.16b, v14.16b, v12.16b
-	WORD $0x4e211dec // and v12.16b, v15.16b, v1.16b
-	WORD $0x4fabe943 // sdot v3.4s, v10.16b, v11.4b[3]
-	WORD $0x6f0c14ac // usra v12.16b, v5.16b, #0x4
-	WORD $0x4f0a54e5 // shl v5.16b, v7.16b, #0x2
-	WORD $0x6f0e04e7 // ushr v7.16b, v7.16b, #0x2
+	WORD $0x8b1111f3 // add x19, x15, x17, lsl #4
+	WORD $0xad403aec // ldp q12, q14, [x23]
+	WORD $0x3dc04265 // ldr q5, [x19, #0x100]
+	WORD $0x3dc00266 // ldr q6, [x19]
+	WORD $0x3dc01269 // ldr q9, [x19, #0x40]
+	WORD $0x4f0c54a4 // shl v4.16b, v5.16b, #0x4
+	WORD $0x4e201cc7 // and v7.16b, v6.16b, v0.16b
+	WORD $0x4e201d2a // and v10.16b, v9.16b, v0.16b
+	WORD $0x4e211cab // and v11.16b, v5.16b, v1.16b
+	WORD $0x4f0a54b0 // shl v16.16b, v5.16b, #0x2
+	WORD $0x6f0e04a5 // ushr v5.16b, v5.16b, #0x2
+	WORD $0x4e211c88 // and v8.16b, v4.16b, v1.16b
+	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
+	WORD $0x4eaa1d6a // orr v10.16b, v11.16b, v10.16b
 	WORD $0x4e211ca5 // and v5.16b, v5.16b, v1.16b
-	WORD $0x4f8de183 // sdot v3.4s, v12.16b, v13.4b[0]
-	WORD $0x6f0c14c5 // usra v5.16b, v6.16b, #0x4
-	WORD $0x4fade083 // sdot v3.4s, v4.16b, v13.4b[1]
-	WORD $0x4e211ce4 // and v4.16b, v7.16b, v1.16b
-	WORD $0x6f0c1524 // usra v4.16b, v9.16b, #0x4
-	WORD $0x4f8de8a3 // sdot v3.4s, v5.16b, v13.4b[2]
-	WORD $0x4fade883 // sdot v3.4s, v4.16b, v13.4b[3]
-	WORD $0xbd400204 // ldr s4, [x16]
-	WORD $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
-	WORD $0x3cf86a84 // ldr q4, [x20, x24]
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
-	WORD $0x3cb86a84 // str q4, [x20, x24]
-	WORD $0x54fff860 // b.eq l2
+	WORD $0x4ea71d07 // orr v7.16b, v8.16b, v7.16b
+	WORD $0x3dc05268 // ldr q8, [x19, #0x140]
+	WORD $0x6f0c1525 // usra v5.16b, v9.16b, #0x4
+	WORD $0x4f0c550d // shl v13.16b, v8.16b, #0x4
+	WORD $0x4e211d0f // and v15.16b, v8.16b, v1.16b
+	WORD $0x4f8ce0e4 // sdot v4.4s, v7.16b, v12.4b[0]
+	WORD $0x3dc02267 // ldr q7, [x19, #0x80]
+	WORD $0x4e201ceb // and v11.16b, v7.16b, v0.16b
+	WORD $0x4e211dad // and v13.16b, v13.16b, v1.16b
+	WORD $0x4face144 // sdot v4.4s, v10.16b, v12.4b[1]
+	WORD $0x3dc0326a // ldr q10, [x19, #0xc0]
+	WORD $0xd37cee33 // lsl x19, x17, #4
+	WORD $0x4eab1dab // orr v11.16b, v13.16b, v11.16b
+	WORD $0x91000631 // add x17, x17, #0x1
+	WORD $0x4e201d4d // and v13.16b, v10.16b, v0.16b
+	WORD $0xf100123f // cmp x17, #0x4
+	WORD $0x4f8ce964 // sdot v4.4s, v11.16b, v12.4b[2]
+	WORD $0x4ead1deb // orr v11.16b, v15.16b, v13.16b
+	WORD $0x4e211e0d // and v13.16b, v16.16b, v1.16b
+	WORD $0x4face964 // sdot v4.4s, v11.16b, v12.4b[3]
+	WORD $0x6f0c14cd // usra v13.16b, v6.16b, #0x4
+	WORD $0x4f0a5506 // shl v6.16b, v8.16b, #0x2
+	WORD $0x6f0e0508 // ushr v8.16b, v8.16b, #0x2
+	WORD $0x4e211cc6 // and v6.16b, v6.16b, v1.16b
+	WORD $0x4f8ee1a4 // sdot v4.4s, v13.16b, v14.4b[0]
+	WORD $0x6f0c14e6 // usra v6.16b, v7.16b, #0x4
+	WORD $0x0d40c967 // ld1r { v7.2s }, [x11]
+	WORD $0x4faee0a4 // sdot v4.4s, v5.16b, v14.4b[1]
+	WORD $0x4e211d05 // and v5.16b, v8.16b, v1.16b
+	WORD $0x6f0c1545 // usra v5.16b, v10.16b, #0x4
+	WORD $0x4f8ee8c4 // sdot v4.4s, v6.16b, v14.4b[2]
+	WORD $0x0f10a4e6 // sshll v6.4s, v7.4h, #0x0
+	WORD $0x3cf36a87 // ldr q7, [x20, x19]
+	WORD $0x4faee8a4 // sdot v4.4s, v5.16b, v14.4b[3]
+	WORD $0x4ea6bcc5 // addp v5.4s, v6.4s, v6.4s
+	WORD $0xbd400146 // ldr s6, [x10]
+	WORD $0x4f869063 // fmul v3.4s, v3.4s, v6.s[0]
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4e23cc87 // fmla v7.4s, v4.4s, v3.4s
+	WORD $0x4f8690a3 // fmul v3.4s, v5.4s, v6.s[0]
+	WORD $0x4e22cc67 // fmla v7.4s, v3.4s, v2.4s
+	WORD $0x3cb36a87 // str q7, [x20, x19]
+	WORD $0x54fff740 // b.eq l2
 
 l6:
-	WORD $0xfc7579c2 // ldr d2, [x14, x21, lsl #3]
-	WORD $0x34fff929 // cbz w9, l4
-	WORD $0x2e613842 // shll v2.4s, v2.4h, #16
-	WORD $0x17ffffc8 // b l5
+	WORD $0xfc717ac2 // ldr d2, [x22, x17, lsl #3]
+	WORD $0xb4fff829 // cbz x9, l4
+	WORD $0xfc717a04 // ldr d4, [x16, x17, lsl #3]
+	WORD $0x2e613843 // shll v3.4s, v2.4h, #16
+	WORD $0x2e613882 // shll v2.4s, v4.4h, #16
+	WORD $0x17ffffc0 // b l5
 
 l7:
-	WORD $0x93407d8c // sxtw x12, w12
-	WORD $0x93407dad // sxtw x13, w13
-
-l8:
-	WORD $0xaa1f03ee // mov x14, xzr
-	WORD $0x52800030 // mov w16, #0x1
-	WORD $0x14000009 // b l10
-
-l9:
-	WORD $0x8b0e1291 // add x17, x20, x14, lsl #4
-	WORD $0x2a1f03f0 // mov w16, wzr
-	WORD $0x5280004e // mov w14, #0x2
-	WORD $0xad400e22 // ldp q2, q3, [x17]
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0xad000620 // stp q0, q1, [x17]
-	WORD $0x3600052f // tbz w15, #0x0, l16
-
-l10:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xd37df1d1 // lsl x17, x14, #3
-	WORD $0x2a1003ef // mov w15, w16
-	WORD $0xaa1603f3 // mov x19, x22
-	WORD $0xaa0b03f5 // mov x21, x11
-	WORD $0xb27d0230 // orr x16, x17, #0x8
-	WORD $0xaa1903f1 // mov x17, x25
-	WORD $0xaa0a03f7 // mov x23, x10
-	WORD $0x14000004 // b l12
-
-l11:
-	WORD $0xeb0d0231 // subs x17, x17, x13
-	WORD $0x8b0c0273 // add x19, x19, x12
-	WORD $0x54fffd8d // b.le l9
-
-l12:
-	WORD $0x91008278 // add x24, x19, #0x20
-	WORD $0x34000109 // cbz w9, l13
-	WORD $0xfc6e7b02 // ldr d2, [x24, x14, lsl #3]
-	WORD $0xfc706b03 // ldr d3, [x24, x16]
-	WORD $0x2e613842 // shll v2.4s, v2.4h, #16
-	WORD $0x2e613863 // shll v3.4s, v3.4h, #16
-	WORD $0x7100051f // cmp w8, #0x1
-	WORD $0x5400010a // b.ge l14
-	WORD $0x17fffff5 // b l11
-
-l13:
-	WORD $0xfc6e7b02 // ldr d2, [x24, x14, lsl #3]
-	WORD $0xfc706b03 // ldr d3, [x24, x16]
-	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
-	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
-	WORD $0x7100051f // cmp w8, #0x1
-	WORD $0x54fffdeb // b.lt l11
-
-l14:
-	WORD $0x2a1f03f8 // mov w24, wzr
-
-l15:
-	WORD $0x0ddfcaa4 // ld1r { v4.2s }, [x21], #4
-	WORD $0x11000718 // add w24, w24, #0x1
-	WORD $0xbc4046e5 // ldr s5, [x23], #0x4
-	WORD $0x6b08031f // cmp w24, w8
-	WORD $0x0e602884 // saddlp v4.2s, v4.4h
-	WORD $0x0e21d884 // scvtf v4.2s, v4.2s
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x4f841040 // fmla v0.4s, v2.4s, v4.s[0]
-	WORD $0x4f841061 // fmla v1.4s, v3.4s, v4.s[0]
-	WORD $0x54fffee1 // b.ne l15
-	WORD $0x17ffffe3 // b l11
-
-l16:
 	RET
 
-// func mlx6x4NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[3]int)
+// func mlx6x4NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[2]int)
 TEXT ·mlx6x4NEON(SB), NOSPLIT, $0-56
 	MOVD y+0(FP), R20
 	MOVD yStride+8(FP), R21
@@ -207,317 +142,214 @@ TEXT ·mlx6x4NEON(SB), NOSPLIT, $0-56
 	MOVD in+40(FP), R25
 	MOVD how+48(FP), R26
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ef6b0 // lsl x16, x21, #2
-	WORD $0xb9400348 // ldr w8, [x26]
+	WORD $0xd37ef6aa // lsl x10, x21, #2
+	WORD $0xf9400348 // ldr x8, [x26]
 	WORD $0xb9400b49 // ldr w9, [x26, #0x8]
-	WORD $0x91001f2d // add x13, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x8b10028a // add x10, x20, x16
-	WORD $0x0b08050c // add w12, w8, w8, lsl #1
-	WORD $0x9a99b1ad // csel x13, x13, x25, lt
-	WORD $0x8b10014b // add x11, x10, x16
+	WORD $0xf100073f // cmp x25, #0x1
+	WORD $0x8b0a028b // add x11, x20, x10
 	WORD $0xad000280 // stp q0, q0, [x20]
-	WORD $0x8b10016f // add x15, x11, x16
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000140 // stp q0, q0, [x10]
-	WORD $0xad010140 // stp q0, q0, [x10, #0x20]
 	WORD $0xad000160 // stp q0, q0, [x11]
 	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
-	WORD $0x5280080b // mov w11, #0x40
-	WORD $0x2a0c1d6e // orr w14, w11, w12, lsl #7
-	WORD $0x8b1902eb // add x11, x23, x25
-	WORD $0xad0001e0 // stp q0, q0, [x15]
-	WORD $0x8b8d0d6c // add x12, x11, x13, asr #3
-	WORD $0xd37ffb0d // lsl x13, x24, #1
-	WORD $0xad0101e0 // stp q0, q0, [x15, #0x20]
-	WORD $0x531b690f // lsl w15, w8, #5
-	WORD $0x5400118d // b.le l7
+	WORD $0x8b0a016b // add x11, x11, x10
+	WORD $0xad000160 // stp q0, q0, [x11]
+	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
+	WORD $0x8b0a016b // add x11, x11, x10
+	WORD $0xad000160 // stp q0, q0, [x11]
+	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
+	WORD $0x5400166b // b.lt l7
+	WORD $0x0b08050c // add w12, w8, w8, lsl #1
+	WORD $0x531b690e // lsl w14, w8, #5
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f01e601 // movi v1.16b, #0x30
-	WORD $0x93407def // sxtw x15, w15
+	WORD $0x8b1902eb // add x11, x23, x25
+	WORD $0x9379618f // sbfiz x15, x12, #7, #25
+	WORD $0xd37ffb0c // lsl x12, x24, #1
+	WORD $0x8b590d6d // add x13, x11, x25, lsr #3
 	WORD $0x93407dce // sxtw x14, w14
-	WORD $0x8b1801b1 // add x17, x13, x24
-	WORD $0xaa1603f3 // mov x19, x22
-	WORD $0xaa1903fa // mov x26, x25
-	WORD $0xaa0b03e0 // mov x0, x11
+	WORD $0xb27a01ef // orr x15, x15, #0x40
+	WORD $0x8b180190 // add x16, x12, x24
 	WORD $0x14000004 // b l1
 
 l0:
-	WORD $0xeb0f035a // subs x26, x26, x15
-	WORD $0x8b0e0273 // add x19, x19, x14
-	WORD $0x5400104d // b.le l8
+	WORD $0xeb0e0339 // subs x25, x25, x14
+	WORD $0x8b0f02d6 // add x22, x22, x15
+	WORD $0x5400148d // b.le l7
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
 	WORD $0x54ffff8b // b.lt l0
-	WORD $0x2a1f03e1 // mov w1, wzr
-	WORD $0x91010262 // add x2, x19, #0x40
-	WORD $0x14000007 // b l3
+	WORD $0x2a1f03f1 // mov w17, wzr
+	WORD $0x910102d3 // add x19, x22, #0x40
+	WORD $0x910082d5 // add x21, x22, #0x20
+	WORD $0x14000008 // b l3
 
 l2:
-	WORD $0x11000421 // add w1, w1, #0x1
-	WORD $0x91060042 // add x2, x2, #0x180
+	WORD $0x11000631 // add w17, w17, #0x1
+	WORD $0x91060273 // add x19, x19, #0x180
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x6b08003f // cmp w1, w8
-	WORD $0x91001000 // add x0, x0, #0x4
-	WORD $0x54fffe60 // b.eq l0
+	WORD $0x6b08023f // cmp w17, w8
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x910011ad // add x13, x13, #0x4
+	WORD $0x54fffe20 // b.eq l0
 
 l3:
-	WORD $0x8b180005 // add x5, x0, x24
-	WORD $0xaa1f03e3 // mov x3, xzr
-	WORD $0x910042e4 // add x4, x23, #0x10
-	WORD $0x8b1800a5 // add x5, x5, x24
-	WORD $0x1400006c // b l6
+	WORD $0x8b1801a1 // add x1, x13, x24
+	WORD $0x8b180162 // add x2, x11, x24
+	WORD $0xaa1f03fa // mov x26, xzr
+	WORD $0x910042e0 // add x0, x23, #0x10
+	WORD $0x8b180021 // add x1, x1, x24
+	WORD $0x8b180042 // add x2, x2, x24
+	WORD $0x1400008a // b l6
 
 l4:
-	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
+	WORD $0xfc7a7aa4 // ldr d4, [x21, x26, lsl #3]
+	WORD $0x0e217843 // fcvtl v3.4s, v2.4h
+	WORD $0x0e217882 // fcvtl v2.4s, v4.4h
 
 l5:
-	WORD $0x8b031046 // add x6, x2, x3, lsl #4
-	WORD $0xad403aef // ldp q15, q14, [x23]
-	WORD $0x3cf86af3 // ldr q19, [x23, x24]
-	WORD $0x3dc040cb // ldr q11, [x6, #0x100]
-	WORD $0x3dc000ca // ldr q10, [x6]
-	WORD $0x3dc010cc // ldr q12, [x6, #0x40]
-	WORD $0x3dc050cd // ldr q13, [x6, #0x140]
-	WORD $0x3dc020d0 // ldr q16, [x6, #0x80]
-	WORD $0x3dc030d1 // ldr q17, [x6, #0xc0]
-	WORD $0x4f0c5563 // shl v3.16b, v11.16b, #0x4
-	WORD $0x4e201d44 // and v4.16b, v10.16b, v0.16b
-	WORD $0x4e211d66 // and v6.16b, v11.16b, v1.16b
-	WORD $0x4f0c55a7 // shl v7.16b, v13.16b, #0x4
-	WORD $0x4f0a5572 // shl v18.16b, v11.16b, #0x2
+	WORD $0x8b1a1263 // add x3, x19, x26, lsl #4
+	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
+	WORD $0x6f00e413 // movi v19.2d, #0000000000000000
+	WORD $0xad403eed // ldp q13, q15, [x23]
+	WORD $0x3cf86af6 // ldr q22, [x23, x24]
+	WORD $0x3dc0406b // ldr q11, [x3, #0x100]
+	WORD $0x3dc0006a // ldr q10, [x3]
+	WORD $0x3dc0106c // ldr q12, [x3, #0x40]
+	WORD $0x3dc0506e // ldr q14, [x3, #0x140]
+	WORD $0x3dc02074 // ldr q20, [x3, #0x80]
+	WORD $0xaa0b03e4 // mov x4, x11
+	WORD $0x4f0c5564 // shl v4.16b, v11.16b, #0x4
+	WORD $0x4e201d46 // and v6.16b, v10.16b, v0.16b
+	WORD $0x4e211d67 // and v7.16b, v11.16b, v1.16b
+	WORD $0x4f0c55c8 // shl v8.16b, v14.16b, #0x4
+	WORD $0x3dc03071 // ldr q17, [x3, #0xc0]
+	WORD $0x4e211dc9 // and v9.16b, v14.16b, v1.16b
+	WORD $0x4f0a5570 // shl v16.16b, v11.16b, #0x2
 	WORD $0x6f0e056b // ushr v11.16b, v11.16b, #0x2
-	WORD $0x8b031286 // add x6, x20, x3, lsl #4
-	WORD $0x91000463 // add x3, x3, #0x1
-	WORD $0x4e211c65 // and v5.16b, v3.16b, v1.16b
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xf100107f // cmp x3, #0x4
-	WORD $0x4ea41ca4 // orr v4.16b, v5.16b, v4.16b
-	WORD $0x4e201d85 // and v5.16b, v12.16b, v0.16b
-	WORD $0x4f8fe083 // sdot v3.4s, v4.16b, v15.4b[0]
-	WORD $0x4ea51cc8 // orr v8.16b, v6.16b, v5.16b
-	WORD $0x4e201e05 // and v5.16b, v16.16b, v0.16b
-	WORD $0x4e211ce6 // and v6.16b, v7.16b, v1.16b
-	WORD $0x4e211da7 // and v7.16b, v13.16b, v1.16b
-	WORD $0x4fafe103 // sdot v3.4s, v8.16b, v15.4b[1]
-	WORD $0x4ea51cc9 // orr v9.16b, v6.16b, v5.16b
-	WORD $0x4e201e25 // and v5.16b, v17.16b, v0.16b
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x4ea51ce7 // orr v7.16b, v7.16b, v5.16b
-	WORD $0x4e211e45 // and v5.16b, v18.16b, v1.16b
-	WORD $0x3cf16af2 // ldr q18, [x23, x17]
-	WORD $0x4f8fe923 // sdot v3.4s, v9.16b, v15.4b[2]
-	WORD $0x4f93e086 // sdot v6.4s, v4.16b, v19.4b[0]
-	WORD $0x6f0c1545 // usra v5.16b, v10.16b, #0x4
+	WORD $0x8b1a1283 // add x3, x20, x26, lsl #4
+	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
+	WORD $0xaa0d03e5 // mov x5, x13
+	WORD $0x3cf86815 // ldr q21, [x0, x24]
+	WORD $0x4e211d08 // and v8.16b, v8.16b, v1.16b
+	WORD $0x3cec6812 // ldr q18, [x0, x12]
+	WORD $0x3dc00077 // ldr q23, [x3]
+	WORD $0x9100075a // add x26, x26, #0x1
+	WORD $0x4ea61c84 // orr v4.16b, v4.16b, v6.16b
+	WORD $0x4e201d86 // and v6.16b, v12.16b, v0.16b
+	WORD $0xf100135f // cmp x26, #0x4
+	WORD $0x4f8de085 // sdot v5.4s, v4.16b, v13.4b[0]
+	WORD $0x4ea61ce6 // orr v6.16b, v7.16b, v6.16b
+	WORD $0x4e201e87 // and v7.16b, v20.16b, v0.16b
+	WORD $0x4f96e093 // sdot v19.4s, v4.16b, v22.4b[0]
+	WORD $0x4ea71d08 // orr v8.16b, v8.16b, v7.16b
+	WORD $0x4e201e27 // and v7.16b, v17.16b, v0.16b
+	WORD $0x4fade0c5 // sdot v5.4s, v6.16b, v13.4b[1]
+	WORD $0x4fb6e0d3 // sdot v19.4s, v6.16b, v22.4b[1]
+	WORD $0x4ea71d29 // orr v9.16b, v9.16b, v7.16b
+	WORD $0x4e211e07 // and v7.16b, v16.16b, v1.16b
+	WORD $0x3cec6af0 // ldr q16, [x23, x12]
+	WORD $0x4f8de905 // sdot v5.4s, v8.16b, v13.4b[2]
+	WORD $0x6f0c1547 // usra v7.16b, v10.16b, #0x4
 	WORD $0x4e211d6a // and v10.16b, v11.16b, v1.16b
-	WORD $0x4f0a55ab // shl v11.16b, v13.16b, #0x2
-	WORD $0x6f0e05ad // ushr v13.16b, v13.16b, #0x2
-	WORD $0x4fafe8e3 // sdot v3.4s, v7.16b, v15.4b[3]
-	WORD $0x3ced6aef // ldr q15, [x23, x13]
-	WORD $0x4fb3e106 // sdot v6.4s, v8.16b, v19.4b[1]
+	WORD $0x3cf06aeb // ldr q11, [x23, x16]
+	WORD $0x4f96e913 // sdot v19.4s, v8.16b, v22.4b[2]
+	WORD $0x4fade925 // sdot v5.4s, v9.16b, v13.4b[3]
+	WORD $0x4f0a55cd // shl v13.16b, v14.16b, #0x2
 	WORD $0x6f0c158a // usra v10.16b, v12.16b, #0x4
-	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
-	WORD $0x4e211d6b // and v11.16b, v11.16b, v1.16b
+	WORD $0x6f0e05ce // ushr v14.16b, v14.16b, #0x2
+	WORD $0x3cf0680c // ldr q12, [x0, x16]
+	WORD $0x4dd8c898 // ld1r { v24.4s }, [x4], x24
+	WORD $0x4fb6e933 // sdot v19.4s, v9.16b, v22.4b[3]
 	WORD $0x4e211dad // and v13.16b, v13.16b, v1.16b
-	WORD $0x4f8ee0a3 // sdot v3.4s, v5.16b, v14.4b[0]
-	WORD $0x4f93e926 // sdot v6.4s, v9.16b, v19.4b[2]
-	WORD $0x6f0c160b // usra v11.16b, v16.16b, #0x4
-	WORD $0x4f8fe08c // sdot v12.4s, v4.16b, v15.4b[0]
-	WORD $0x3cf86890 // ldr q16, [x4, x24]
-	WORD $0x6f0c162d // usra v13.16b, v17.16b, #0x4
-	WORD $0xbd400011 // ldr s17, [x0]
-	WORD $0x4faee143 // sdot v3.4s, v10.16b, v14.4b[1]
-	WORD $0x4f919051 // fmul v17.4s, v2.4s, v17.s[0]
-	WORD $0x4fb3e8e6 // sdot v6.4s, v7.16b, v19.4b[3]
-	WORD $0x4fafe10c // sdot v12.4s, v8.16b, v15.4b[1]
-	WORD $0x4f8ee963 // sdot v3.4s, v11.16b, v14.4b[2]
-	WORD $0x4f90e0a6 // sdot v6.4s, v5.16b, v16.4b[0]
-	WORD $0x4f8fe92c // sdot v12.4s, v9.16b, v15.4b[2]
-	WORD $0x4faee9a3 // sdot v3.4s, v13.16b, v14.4b[3]
-	WORD $0x6f00e40e // movi v14.2d, #0000000000000000
-	WORD $0x4fb0e146 // sdot v6.4s, v10.16b, v16.4b[1]
-	WORD $0x4fafe8ec // sdot v12.4s, v7.16b, v15.4b[3]
-	WORD $0x3ced688f // ldr q15, [x4, x13]
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4f92e08e // sdot v14.4s, v4.16b, v18.4b[0]
-	WORD $0x3dc000c4 // ldr q4, [x6]
-	WORD $0x4f90e966 // sdot v6.4s, v11.16b, v16.4b[2]
-	WORD $0x4f8fe0ac // sdot v12.4s, v5.16b, v15.4b[0]
-	WORD $0x4e31cc64 // fmla v4.4s, v3.4s, v17.4s
-	WORD $0x4fb2e10e // sdot v14.4s, v8.16b, v18.4b[1]
-	WORD $0x3cf16883 // ldr q3, [x4, x17]
-	WORD $0x4fb0e9a6 // sdot v6.4s, v13.16b, v16.4b[3]
-	WORD $0x4fafe14c // sdot v12.4s, v10.16b, v15.4b[1]
-	WORD $0x3d8000c4 // str q4, [x6]
-	WORD $0x4f92e92e // sdot v14.4s, v9.16b, v18.4b[2]
-	WORD $0x8b1000c6 // add x6, x6, x16
-	WORD $0xbc786804 // ldr s4, [x0, x24]
+	WORD $0x4f8fe0e5 // sdot v5.4s, v7.16b, v15.4b[0]
+	WORD $0x4e211dce // and v14.16b, v14.16b, v1.16b
+	WORD $0x6f0c168d // usra v13.16b, v20.16b, #0x4
+	WORD $0x0dd8c8b4 // ld1r { v20.2s }, [x5], x24
+	WORD $0x6f0c162e // usra v14.16b, v17.16b, #0x4
+	WORD $0x4f95e0f3 // sdot v19.4s, v7.16b, v21.4b[0]
+	WORD $0x4fafe145 // sdot v5.4s, v10.16b, v15.4b[1]
+	WORD $0x0f10a691 // sshll v17.4s, v20.4h, #0x0
+	WORD $0x4fb5e153 // sdot v19.4s, v10.16b, v21.4b[1]
+	WORD $0x4f8fe9a5 // sdot v5.4s, v13.16b, v15.4b[2]
+	WORD $0x4f95e9b3 // sdot v19.4s, v13.16b, v21.4b[2]
+	WORD $0x4fafe9c5 // sdot v5.4s, v14.16b, v15.4b[3]
+	WORD $0x4eb1be2f // addp v15.4s, v17.4s, v17.4s
+	WORD $0x6e38dc71 // fmul v17.4s, v3.4s, v24.4s
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0x4fb5e9d3 // sdot v19.4s, v14.16b, v21.4b[3]
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x6e2fdf0f // fmul v15.4s, v24.4s, v15.4s
+	WORD $0x4e21da73 // scvtf v19.4s, v19.4s
+	WORD $0x4e31ccb7 // fmla v23.4s, v5.4s, v17.4s
+	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
+	WORD $0x4e22cdf7 // fmla v23.4s, v15.4s, v2.4s
+	WORD $0x4f90e085 // sdot v5.4s, v4.16b, v16.4b[0]
+	WORD $0x3d800077 // str q23, [x3]
+	WORD $0x4fb0e0c5 // sdot v5.4s, v6.16b, v16.4b[1]
+	WORD $0x8b0a0063 // add x3, x3, x10
+	WORD $0x0d40c8af // ld1r { v15.2s }, [x5]
+	WORD $0xbd400091 // ldr s17, [x4]
+	WORD $0x3dc00075 // ldr q21, [x3]
+	WORD $0xaa0203e4 // mov x4, x2
+	WORD $0xaa0103e5 // mov x5, x1
+	WORD $0x4f919074 // fmul v20.4s, v3.4s, v17.s[0]
+	WORD $0x0f10a5ef // sshll v15.4s, v15.4h, #0x0
+	WORD $0x4f90e905 // sdot v5.4s, v8.16b, v16.4b[2]
+	WORD $0x4eafbdef // addp v15.4s, v15.4s, v15.4s
+	WORD $0x4e34ce75 // fmla v21.4s, v19.4s, v20.4s
+	WORD $0x4fb0e925 // sdot v5.4s, v9.16b, v16.4b[3]
+	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0x4f92e0e5 // sdot v5.4s, v7.16b, v18.4b[0]
+	WORD $0x4f8be090 // sdot v16.4s, v4.16b, v11.4b[0]
+	WORD $0x4f9191ef // fmul v15.4s, v15.4s, v17.s[0]
+	WORD $0x4fb2e145 // sdot v5.4s, v10.16b, v18.4b[1]
+	WORD $0x4fabe0d0 // sdot v16.4s, v6.16b, v11.4b[1]
+	WORD $0x4e22cdf5 // fmla v21.4s, v15.4s, v2.4s
+	WORD $0x4f92e9a5 // sdot v5.4s, v13.16b, v18.4b[2]
+	WORD $0x4f8be910 // sdot v16.4s, v8.16b, v11.4b[2]
+	WORD $0x3d800075 // str q21, [x3]
+	WORD $0x8b0a0063 // add x3, x3, x10
+	WORD $0x3dc00064 // ldr q4, [x3]
+	WORD $0x4dd8c88f // ld1r { v15.4s }, [x4], x24
+	WORD $0x0dd8c8b1 // ld1r { v17.2s }, [x5], x24
+	WORD $0x4fb2e9c5 // sdot v5.4s, v14.16b, v18.4b[3]
+	WORD $0x4fabe930 // sdot v16.4s, v9.16b, v11.4b[3]
+	WORD $0x6e2fdc68 // fmul v8.4s, v3.4s, v15.4s
+	WORD $0x0f10a626 // sshll v6.4s, v17.4h, #0x0
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4f8ce0f0 // sdot v16.4s, v7.16b, v12.4b[0]
+	WORD $0x4ea6bcc6 // addp v6.4s, v6.4s, v6.4s
+	WORD $0x4e28cca4 // fmla v4.4s, v5.4s, v8.4s
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x4f8fe96c // sdot v12.4s, v11.16b, v15.4b[2]
-	WORD $0x4f849044 // fmul v4.4s, v2.4s, v4.s[0]
-	WORD $0x4fb2e8ee // sdot v14.4s, v7.16b, v18.4b[3]
-	WORD $0x3dc000c7 // ldr q7, [x6]
-	WORD $0x4fafe9ac // sdot v12.4s, v13.16b, v15.4b[3]
-	WORD $0x4e24ccc7 // fmla v7.4s, v6.4s, v4.4s
-	WORD $0x4f83e0ae // sdot v14.4s, v5.16b, v3.4b[0]
-	WORD $0x4e21d985 // scvtf v5.4s, v12.4s
-	WORD $0x3d8000c7 // str q7, [x6]
-	WORD $0x8b1000c6 // add x6, x6, x16
-	WORD $0xbd4000a4 // ldr s4, [x5]
-	WORD $0x4fa3e14e // sdot v14.4s, v10.16b, v3.4b[1]
-	WORD $0x3dc000c6 // ldr q6, [x6]
-	WORD $0x4f849044 // fmul v4.4s, v2.4s, v4.s[0]
-	WORD $0x4f83e96e // sdot v14.4s, v11.16b, v3.4b[2]
-	WORD $0x4e24cca6 // fmla v6.4s, v5.4s, v4.4s
-	WORD $0x4fa3e9ae // sdot v14.4s, v13.16b, v3.4b[3]
-	WORD $0x3d8000c6 // str q6, [x6]
-	WORD $0xbc7868a3 // ldr s3, [x5, x24]
-	WORD $0x3cf068c4 // ldr q4, [x6, x16]
-	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
-	WORD $0x4e21d9c3 // scvtf v3.4s, v14.4s
-	WORD $0x4e22cc64 // fmla v4.4s, v3.4s, v2.4s
-	WORD $0x3cb068c4 // str q4, [x6, x16]
-	WORD $0x54fff160 // b.eq l2
+	WORD $0x4face150 // sdot v16.4s, v10.16b, v12.4b[1]
+	WORD $0x6e26dde5 // fmul v5.4s, v15.4s, v6.4s
+	WORD $0x4f8ce9b0 // sdot v16.4s, v13.16b, v12.4b[2]
+	WORD $0x4e22cca4 // fmla v4.4s, v5.4s, v2.4s
+	WORD $0x4face9d0 // sdot v16.4s, v14.16b, v12.4b[3]
+	WORD $0x3d800064 // str q4, [x3]
+	WORD $0x4e21da06 // scvtf v6.4s, v16.4s
+	WORD $0x0d40c8a4 // ld1r { v4.2s }, [x5]
+	WORD $0xbd400085 // ldr s5, [x4]
+	WORD $0x3cea6867 // ldr q7, [x3, x10]
+	WORD $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
+	WORD $0x0f10a484 // sshll v4.4s, v4.4h, #0x0
+	WORD $0x4ea4bc84 // addp v4.4s, v4.4s, v4.4s
+	WORD $0x4e23ccc7 // fmla v7.4s, v6.4s, v3.4s
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4f859083 // fmul v3.4s, v4.4s, v5.s[0]
+	WORD $0x4e22cc67 // fmla v7.4s, v3.4s, v2.4s
+	WORD $0x3caa6867 // str q7, [x3, x10]
+	WORD $0x54ffed40 // b.eq l2
 
 l6:
-	WORD $0xfc637a62 // ldr d2, [x19, x3, lsl #3]
-	WORD $0x34fff289 // cbz w9, l4
-	WORD $0x2e613842 // shll v2.4s, v2.4h, #16
-	WORD $0x17ffff93 // b l5
+	WORD $0xfc7a7ac2 // ldr d2, [x22, x26, lsl #3]
+	WORD $0xb4ffeec9 // cbz x9, l4
+	WORD $0xfc7a7aa4 // ldr d4, [x21, x26, lsl #3]
+	WORD $0x2e613843 // shll v3.4s, v2.4h, #16
+	WORD $0x2e613882 // shll v2.4s, v4.4h, #16
+	WORD $0x17ffff75 // b l5
 
 l7:
-	WORD $0x93407dce // sxtw x14, w14
-	WORD $0x93407def // sxtw x15, w15
-
-l8:
-	WORD $0x52800191 // mov w17, #0xc
-	WORD $0x8b150e93 // add x19, x20, x21, lsl #3
-	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x9b1152b1 // madd x17, x21, x17, x20
-	WORD $0x8b1801b5 // add x21, x13, x24
-	WORD $0x5280003a // mov w26, #0x1
-	WORD $0x1400001e // b l10
-
-l9:
-	WORD $0xd37cee00 // lsl x0, x16, #4
-	WORD $0x2a1f03fa // mov w26, wzr
-	WORD $0x52800050 // mov w16, #0x2
-	WORD $0xb27c0001 // orr x1, x0, #0x10
-	WORD $0x3ce06a88 // ldr q8, [x20, x0]
-	WORD $0x3ce16a89 // ldr q9, [x20, x1]
-	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
-	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x3ca06a87 // str q7, [x20, x0]
-	WORD $0x3ca16a86 // str q6, [x20, x1]
-	WORD $0x3ce06946 // ldr q6, [x10, x0]
-	WORD $0x3ce16947 // ldr q7, [x10, x1]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3ca06945 // str q5, [x10, x0]
-	WORD $0x3ca16944 // str q4, [x10, x1]
-	WORD $0x3ce06a64 // ldr q4, [x19, x0]
-	WORD $0x3ce16a65 // ldr q5, [x19, x1]
-	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
-	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3ca06a62 // str q2, [x19, x0]
-	WORD $0x3ca16a63 // str q3, [x19, x1]
-	WORD $0x3ce06a22 // ldr q2, [x17, x0]
-	WORD $0x3ce16a23 // ldr q3, [x17, x1]
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0x3ca06a20 // str q0, [x17, x0]
-	WORD $0x3ca16a21 // str q1, [x17, x1]
-	WORD $0x36000997 // tbz w23, #0x0, l17
-
-l10:
-	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0xd37df200 // lsl x0, x16, #3
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x2a1a03f7 // mov w23, w26
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xb27d001a // orr x26, x0, #0x8
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xaa1903e0 // mov x0, x25
-	WORD $0xaa1603e1 // mov x1, x22
-	WORD $0xaa0c03e4 // mov x4, x12
-	WORD $0xaa0b03e2 // mov x2, x11
-	WORD $0x14000006 // b l13
-
-l11:
-	WORD $0xaa0403e3 // mov x3, x4
-
-l12:
-	WORD $0xeb0f0000 // subs x0, x0, x15
-	WORD $0x8b0e0021 // add x1, x1, x14
-	WORD $0xaa0303e4 // mov x4, x3
-	WORD $0x54fff9ed // b.le l9
-
-l13:
-	WORD $0x91008023 // add x3, x1, #0x20
-	WORD $0x34000109 // cbz w9, l14
-	WORD $0xfc707868 // ldr d8, [x3, x16, lsl #3]
-	WORD $0xfc7a6869 // ldr d9, [x3, x26]
-	WORD $0x2e613908 // shll v8.4s, v8.4h, #16
-	WORD $0x2e613929 // shll v9.4s, v9.4h, #16
-	WORD $0x7100051f // cmp w8, #0x1
-	WORD $0x5400010a // b.ge l15
-	WORD $0x17fffff3 // b l11
-
-l14:
-	WORD $0xfc707868 // ldr d8, [x3, x16, lsl #3]
-	WORD $0xfc7a6869 // ldr d9, [x3, x26]
-	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-	WORD $0x7100051f // cmp w8, #0x1
-	WORD $0x54fffdab // b.lt l11
-
-l15:
-	WORD $0x2a1f03e5 // mov w5, wzr
-	WORD $0xaa0403e3 // mov x3, x4
-
-l16:
-	WORD $0x8b180086 // add x6, x4, x24
-	WORD $0x0ddfc86a // ld1r { v10.2s }, [x3], #4
-	WORD $0x0d40c8cb // ld1r { v11.2s }, [x6]
-	WORD $0x8b0d0086 // add x6, x4, x13
-	WORD $0x8b150084 // add x4, x4, x21
-	WORD $0x0d40c8cc // ld1r { v12.2s }, [x6]
-	WORD $0x0d40c88d // ld1r { v13.2s }, [x4]
-	WORD $0xbd40004e // ldr s14, [x2]
-	WORD $0x0e60294a // saddlp v10.2s, v10.4h
-	WORD $0xbc78684f // ldr s15, [x2, x24]
-	WORD $0x110004a5 // add w5, w5, #0x1
-	WORD $0x0e60296b // saddlp v11.2s, v11.4h
-	WORD $0x6b0800bf // cmp w5, w8
-	WORD $0xaa0303e4 // mov x4, x3
-	WORD $0x0e60298c // saddlp v12.2s, v12.4h
-	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
-	WORD $0x0e21d94a // scvtf v10.2s, v10.2s
-	WORD $0x0e21d96b // scvtf v11.2s, v11.2s
-	WORD $0x0e21d98c // scvtf v12.2s, v12.2s
-	WORD $0x0e21d9ad // scvtf v13.2s, v13.2s
-	WORD $0x6e2edd4a // fmul v10.4s, v10.4s, v14.4s
-	WORD $0xbc6d684e // ldr s14, [x2, x13]
-	WORD $0x6e2fdd6b // fmul v11.4s, v11.4s, v15.4s
-	WORD $0xbc75684f // ldr s15, [x2, x21]
-	WORD $0x91001042 // add x2, x2, #0x4
-	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
-	WORD $0x6e2fddad // fmul v13.4s, v13.4s, v15.4s
-	WORD $0x4f8a1107 // fmla v7.4s, v8.4s, v10.s[0]
-	WORD $0x4f8a1126 // fmla v6.4s, v9.4s, v10.s[0]
-	WORD $0x4f8b1105 // fmla v5.4s, v8.4s, v11.s[0]
-	WORD $0x4f8b1124 // fmla v4.4s, v9.4s, v11.s[0]
-	WORD $0x4f8c1102 // fmla v2.4s, v8.4s, v12.s[0]
-	WORD $0x4f8c1123 // fmla v3.4s, v9.4s, v12.s[0]
-	WORD $0x4f8d1100 // fmla v0.4s, v8.4s, v13.s[0]
-	WORD $0x4f8d1121 // fmla v1.4s, v9.4s, v13.s[0]
-	WORD $0x54fffba1 // b.ne l16
-	WORD $0x17ffffc7 // b l12
-
-l17:
 	RET

@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// func mlx8x1NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[3]int)
+// func mlx8x1NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[2]int)
 TEXT ·mlx8x1NEON(SB), NOSPLIT, $0-56
 	MOVD y+0(FP), R20
 	MOVD yStride+8(FP), R21
@@ -13,187 +13,121 @@ TEXT ·mlx8x1NEON(SB), NOSPLIT, $0-56
 	MOVD how+48(FP), R26
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0xb9400348 // ldr w8, [x26]
-	WORD $0x91001f2a // add x10, x25, #0x7
-	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x8b150a8d // add x13, x20, x21, lsl #2
 	WORD $0xb9400b49 // ldr w9, [x26, #0x8]
-	WORD $0x9a99b14b // csel x11, x10, x25, lt
-	WORD $0x5280080c // mov w12, #0x40
-	WORD $0x8b1902ea // add x10, x23, x25
-	WORD $0x2a08258c // orr w12, w12, w8, lsl #9
-	WORD $0x8b8b0d4b // add x11, x10, x11, asr #3
+	WORD $0x8b150a8a // add x10, x20, x21, lsl #2
+	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x531b690d // lsl w13, w8, #5
-	WORD $0x540009ed // b.le l7
+	WORD $0x54000b6b // b.lt l7
+	WORD $0x5280080a // mov w10, #0x40
+	WORD $0x531b690c // lsl w12, w8, #5
 	WORD $0x4f04e400 // movi v0.16b, #0x80
-	WORD $0x93407dad // sxtw x13, w13
+	WORD $0x2a08254d // orr w13, w10, w8, lsl #9
+	WORD $0x8b1902ea // add x10, x23, x25
+	WORD $0x8b590d4b // add x11, x10, x25, lsr #3
 	WORD $0x93407d8c // sxtw x12, w12
-	WORD $0xaa1603ee // mov x14, x22
-	WORD $0xaa1903ef // mov x15, x25
-	WORD $0xaa0a03f0 // mov x16, x10
-	WORD $0xaa0b03f1 // mov x17, x11
+	WORD $0x93407dad // sxtw x13, w13
 	WORD $0x14000004 // b l1
 
 l0:
-	WORD $0xeb0d01ef // subs x15, x15, x13
-	WORD $0x8b0c01ce // add x14, x14, x12
-	WORD $0x540008cd // b.le l8
+	WORD $0xeb0c0339 // subs x25, x25, x12
+	WORD $0x8b0d02d6 // add x22, x22, x13
+	WORD $0x540009ed // b.le l7
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
 	WORD $0x54ffff8b // b.lt l0
-	WORD $0x2a1f03f3 // mov w19, wzr
-	WORD $0x910101da // add x26, x14, #0x40
+	WORD $0x2a1f03ee // mov w14, wzr
+	WORD $0x910102cf // add x15, x22, #0x40
+	WORD $0x910082d0 // add x16, x22, #0x20
 	WORD $0x14000008 // b l3
 
 l2:
-	WORD $0x11000673 // add w19, w19, #0x1
-	WORD $0x9108035a // add x26, x26, #0x200
+	WORD $0x110005ce // add w14, w14, #0x1
+	WORD $0x910801ef // add x15, x15, #0x200
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x6b08027f // cmp w19, w8
-	WORD $0x91001210 // add x16, x16, #0x4
-	WORD $0x91001231 // add x17, x17, #0x4
-	WORD $0x54fffe40 // b.eq l0
+	WORD $0x6b0801df // cmp w14, w8
+	WORD $0x9100114a // add x10, x10, #0x4
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x54fffe20 // b.eq l0
 
 l3:
-	WORD $0xaa1f03e0 // mov x0, xzr
-	WORD $0x1400000f // b l6
+	WORD $0xaa1f03f1 // mov x17, xzr
+	WORD $0x14000016 // b l6
 
 l4:
-	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
+	WORD $0xfc717a04 // ldr d4, [x16, x17, lsl #3]
+	WORD $0x0e217843 // fcvtl v3.4s, v2.4h
+	WORD $0x0e217882 // fcvtl v2.4s, v4.4h
 
 l5:
-	WORD $0xaa1003e1 // mov x1, x16
-	WORD $0x8b001282 // add x2, x20, x0, lsl #4
+	WORD $0x8b11129a // add x26, x20, x17, lsl #4
+	WORD $0xaa0b03e0 // mov x0, x11
 	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
-	WORD $0xbd400023 // ldr s3, [x1]
-	WORD $0x91000400 // add x0, x0, #0x1
-	WORD $0x8b150843 // add x3, x2, x21, lsl #2
-	WORD $0x8b180021 // add x1, x1, x24
-	WORD $0xf100101f // cmp x0, #0x4
-	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
-	WORD $0x3dc00043 // ldr q3, [x2]
-	WORD $0x4e22cc23 // fmla v3.4s, v1.4s, v2.4s
-	WORD $0x3d800043 // str q3, [x2]
-	WORD $0x54fffd40 // b.eq l2
+	WORD $0x91000631 // add x17, x17, #0x1
+	WORD $0x3dc00344 // ldr q4, [x26]
+	WORD $0x4dd8ca65 // ld1r { v5.4s }, [x19], x24
+	WORD $0x0dd8c806 // ld1r { v6.2s }, [x0], x24
+	WORD $0xf100123f // cmp x17, #0x4
+	WORD $0x6e25dc63 // fmul v3.4s, v3.4s, v5.4s
+	WORD $0x8b150b40 // add x0, x26, x21, lsl #2
+	WORD $0x0f10a4c6 // sshll v6.4s, v6.4h, #0x0
+	WORD $0x4ea6bcc6 // addp v6.4s, v6.4s, v6.4s
+	WORD $0x4e23cc24 // fmla v4.4s, v1.4s, v3.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x6e26dca1 // fmul v1.4s, v5.4s, v6.4s
+	WORD $0x4e22cc24 // fmla v4.4s, v1.4s, v2.4s
+	WORD $0x3d800344 // str q4, [x26]
+	WORD $0x54fffc60 // b.eq l2
 
 l6:
-	WORD $0x8b001341 // add x1, x26, x0, lsl #4
+	WORD $0x8b1111f3 // add x19, x15, x17, lsl #4
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0xaa1103e2 // mov x2, x17
+	WORD $0xaa0b03fa // mov x26, x11
 	WORD $0xad4016e3 // ldp q3, q5, [x23]
-	WORD $0x3dc00021 // ldr q1, [x1]
-	WORD $0x3dc01024 // ldr q4, [x1, #0x40]
+	WORD $0x3dc00261 // ldr q1, [x19]
+	WORD $0x3dc01264 // ldr q4, [x19, #0x40]
 	WORD $0x6e201c21 // eor v1.16b, v1.16b, v0.16b
 	WORD $0x4f83e022 // sdot v2.4s, v1.16b, v3.4b[0]
 	WORD $0x6e201c81 // eor v1.16b, v4.16b, v0.16b
-	WORD $0x3dc02024 // ldr q4, [x1, #0x80]
+	WORD $0x3dc02264 // ldr q4, [x19, #0x80]
 	WORD $0x4fa3e022 // sdot v2.4s, v1.16b, v3.4b[1]
 	WORD $0x6e201c81 // eor v1.16b, v4.16b, v0.16b
-	WORD $0x3dc03024 // ldr q4, [x1, #0xc0]
+	WORD $0x3dc03264 // ldr q4, [x19, #0xc0]
 	WORD $0x4f83e822 // sdot v2.4s, v1.16b, v3.4b[2]
 	WORD $0x6e201c81 // eor v1.16b, v4.16b, v0.16b
-	WORD $0x3dc04024 // ldr q4, [x1, #0x100]
+	WORD $0x3dc04264 // ldr q4, [x19, #0x100]
 	WORD $0x4fa3e822 // sdot v2.4s, v1.16b, v3.4b[3]
 	WORD $0x6e201c81 // eor v1.16b, v4.16b, v0.16b
-	WORD $0x3dc05023 // ldr q3, [x1, #0x140]
+	WORD $0x3dc05263 // ldr q3, [x19, #0x140]
 	WORD $0x4f85e022 // sdot v2.4s, v1.16b, v5.4b[0]
 	WORD $0x6e201c61 // eor v1.16b, v3.16b, v0.16b
-	WORD $0x3dc06023 // ldr q3, [x1, #0x180]
+	WORD $0x3dc06263 // ldr q3, [x19, #0x180]
 	WORD $0x4fa5e022 // sdot v2.4s, v1.16b, v5.4b[1]
 	WORD $0x6e201c61 // eor v1.16b, v3.16b, v0.16b
-	WORD $0x3dc07023 // ldr q3, [x1, #0x1c0]
-	WORD $0x79c00041 // ldrsh w1, [x2]
-	WORD $0x79c00443 // ldrsh w3, [x2, #0x2]
-	WORD $0x0b010061 // add w1, w3, w1
+	WORD $0x3dc07263 // ldr q3, [x19, #0x1c0]
+	WORD $0x79c00353 // ldrsh w19, [x26]
+	WORD $0x79c00740 // ldrsh w0, [x26, #0x2]
+	WORD $0x0b130013 // add w19, w0, w19
 	WORD $0x4f85e822 // sdot v2.4s, v1.16b, v5.4b[2]
 	WORD $0x6e201c61 // eor v1.16b, v3.16b, v0.16b
-	WORD $0x53196021 // lsl w1, w1, #7
+	WORD $0x53196273 // lsl w19, w19, #7
 	WORD $0x4fa5e822 // sdot v2.4s, v1.16b, v5.4b[3]
-	WORD $0x4e040c21 // dup v1.4s, w1
-	WORD $0x8b180041 // add x1, x2, x24
+	WORD $0x4e040e61 // dup v1.4s, w19
+	WORD $0x8b180353 // add x19, x26, x24
 	WORD $0x4ea28421 // add v1.4s, v1.4s, v2.4s
-	WORD $0xfc6079c2 // ldr d2, [x14, x0, lsl #3]
-	WORD $0x34fff9c9 // cbz w9, l4
-	WORD $0x2e613842 // shll v2.4s, v2.4h, #16
-	WORD $0x17ffffcd // b l5
+	WORD $0xfc717ac2 // ldr d2, [x22, x17, lsl #3]
+	WORD $0xaa0a03f3 // mov x19, x10
+	WORD $0xb4fff8c9 // cbz x9, l4
+	WORD $0xfc717a04 // ldr d4, [x16, x17, lsl #3]
+	WORD $0x2e613843 // shll v3.4s, v2.4h, #16
+	WORD $0x2e613882 // shll v2.4s, v4.4h, #16
+	WORD $0x17ffffc5 // b l5
 
 l7:
-	WORD $0x93407d8c // sxtw x12, w12
-	WORD $0x93407dad // sxtw x13, w13
-
-l8:
-	WORD $0xaa1f03ee // mov x14, xzr
-	WORD $0x52800030 // mov w16, #0x1
-	WORD $0x14000009 // b l10
-
-l9:
-	WORD $0x8b0e1291 // add x17, x20, x14, lsl #4
-	WORD $0x2a1f03f0 // mov w16, wzr
-	WORD $0x5280004e // mov w14, #0x2
-	WORD $0xad400e22 // ldp q2, q3, [x17]
-	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
-	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0xad000620 // stp q0, q1, [x17]
-	WORD $0x3600052f // tbz w15, #0x0, l16
-
-l10:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0xd37df1d1 // lsl x17, x14, #3
-	WORD $0x2a1003ef // mov w15, w16
-	WORD $0xaa1603f3 // mov x19, x22
-	WORD $0xaa0b03f5 // mov x21, x11
-	WORD $0xb27d0230 // orr x16, x17, #0x8
-	WORD $0xaa1903f1 // mov x17, x25
-	WORD $0xaa0a03f7 // mov x23, x10
-	WORD $0x14000004 // b l12
-
-l11:
-	WORD $0xeb0d0231 // subs x17, x17, x13
-	WORD $0x8b0c0273 // add x19, x19, x12
-	WORD $0x54fffd8d // b.le l9
-
-l12:
-	WORD $0x91008278 // add x24, x19, #0x20
-	WORD $0x34000109 // cbz w9, l13
-	WORD $0xfc6e7b02 // ldr d2, [x24, x14, lsl #3]
-	WORD $0xfc706b03 // ldr d3, [x24, x16]
-	WORD $0x2e613842 // shll v2.4s, v2.4h, #16
-	WORD $0x2e613863 // shll v3.4s, v3.4h, #16
-	WORD $0x7100051f // cmp w8, #0x1
-	WORD $0x5400010a // b.ge l14
-	WORD $0x17fffff5 // b l11
-
-l13:
-	WORD $0xfc6e7b02 // ldr d2, [x24, x14, lsl #3]
-	WORD $0xfc706b03 // ldr d3, [x24, x16]
-	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
-	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
-	WORD $0x7100051f // cmp w8, #0x1
-	WORD $0x54fffdeb // b.lt l11
-
-l14:
-	WORD $0x2a1f03f8 // mov w24, wzr
-
-l15:
-	WORD $0x0ddfcaa4 // ld1r { v4.2s }, [x21], #4
-	WORD $0x11000718 // add w24, w24, #0x1
-	WORD $0xbc4046e5 // ldr s5, [x23], #0x4
-	WORD $0x6b08031f // cmp w24, w8
-	WORD $0x0e602884 // saddlp v4.2s, v4.4h
-	WORD $0x0e21d884 // scvtf v4.2s, v4.2s
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x4f841040 // fmla v0.4s, v2.4s, v4.s[0]
-	WORD $0x4f841061 // fmla v1.4s, v3.4s, v4.s[0]
-	WORD $0x54fffee1 // b.ne l15
-	WORD $0x17ffffe3 // b l11
-
-l16:
 	RET
 
-// func mlx8x4NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[3]int)
+// func mlx8x4NEON(y *float32, yStride int, w, x *byte, xStride, in int, how *[2]int)
 TEXT ·mlx8x4NEON(SB), NOSPLIT, $0-56
 	MOVD y+0(FP), R20
 	MOVD yStride+8(FP), R21
@@ -219,7 +153,7 @@ TEXT ·mlx8x4NEON(SB), NOSPLIT, $0-56
 	WORD $0x8b0a016c // add x12, x11, x10
 	WORD $0xad000160 // stp q0, q0, [x11]
 	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
-	WORD $0x5400142b // b.lt l7
+	WORD $0x5400176b // b.lt l7
 	WORD $0x5280080b // mov w11, #0x40
 	WORD $0x531b690e // lsl w14, w8, #5
 	WORD $0x4f04e400 // movi v0.16b, #0x80
@@ -235,13 +169,14 @@ TEXT ·mlx8x4NEON(SB), NOSPLIT, $0-56
 l0:
 	WORD $0xeb0e0339 // subs x25, x25, x14
 	WORD $0x8b0f02d6 // add x22, x22, x15
-	WORD $0x5400126d // b.le l7
+	WORD $0x540015ad // b.le l7
 
 l1:
 	WORD $0x7100051f // cmp w8, #0x1
 	WORD $0x54ffff8b // b.lt l0
 	WORD $0x2a1f03f1 // mov w17, wzr
 	WORD $0x910102d3 // add x19, x22, #0x40
+	WORD $0x910082d5 // add x21, x22, #0x20
 	WORD $0x14000008 // b l3
 
 l2:
@@ -251,149 +186,174 @@ l2:
 	WORD $0x6b08023f // cmp w17, w8
 	WORD $0x9100116b // add x11, x11, #0x4
 	WORD $0x910011ad // add x13, x13, #0x4
-	WORD $0x54fffe40 // b.eq l0
+	WORD $0x54fffe20 // b.eq l0
 
 l3:
-	WORD $0xaa1f03f5 // mov x21, xzr
-	WORD $0x910042fa // add x26, x23, #0x10
-	WORD $0x14000027 // b l6
+	WORD $0xaa1f03fa // mov x26, xzr
+	WORD $0x910042e0 // add x0, x23, #0x10
+	WORD $0x1400003d // b l6
 
 l4:
-	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
+	WORD $0xfc7a7aa7 // ldr d7, [x21, x26, lsl #3]
+	WORD $0x0e217864 // fcvtl v4.4s, v3.4h
+	WORD $0x0e2178e3 // fcvtl v3.4s, v7.4h
 
 l5:
-	WORD $0xaa0b03e0 // mov x0, x11
-	WORD $0x8b151281 // add x1, x20, x21, lsl #4
-	WORD $0x4e21d966 // scvtf v6.4s, v11.4s
-	WORD $0xbd400005 // ldr s5, [x0]
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x3dc00027 // ldr q7, [x1]
-	WORD $0x8b0a0022 // add x2, x1, x10
-	WORD $0x8b180000 // add x0, x0, x24
-	WORD $0x4f859065 // fmul v5.4s, v3.4s, v5.s[0]
+	WORD $0x8b1a1283 // add x3, x20, x26, lsl #4
+	WORD $0xaa0d03e2 // mov x2, x13
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x3dc00067 // ldr q7, [x3]
+	WORD $0x4dd8c828 // ld1r { v8.4s }, [x1], x24
+	WORD $0x0dd8c849 // ld1r { v9.2s }, [x2], x24
+	WORD $0x8b0a0064 // add x4, x3, x10
 	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
-	WORD $0x910006b5 // add x21, x21, #0x1
-	WORD $0xf10012bf // cmp x21, #0x4
-	WORD $0x4e25ccc7 // fmla v7.4s, v6.4s, v5.4s
-	WORD $0x3d800027 // str q7, [x1]
-	WORD $0xbd400005 // ldr s5, [x0]
-	WORD $0x3dc00046 // ldr q6, [x2]
-	WORD $0x8b0a0041 // add x1, x2, x10
-	WORD $0x8b180000 // add x0, x0, x24
-	WORD $0x4f859065 // fmul v5.4s, v3.4s, v5.s[0]
-	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
-	WORD $0x3d800046 // str q6, [x2]
-	WORD $0xbd400004 // ldr s4, [x0]
-	WORD $0x3dc00025 // ldr q5, [x1]
-	WORD $0x8b0a0022 // add x2, x1, x10
-	WORD $0x8b180000 // add x0, x0, x24
-	WORD $0x4f849064 // fmul v4.4s, v3.4s, v4.s[0]
-	WORD $0x4e24cc45 // fmla v5.4s, v2.4s, v4.4s
-	WORD $0x3d800025 // str q5, [x1]
-	WORD $0xbd400002 // ldr s2, [x0]
-	WORD $0x8b0a0041 // add x1, x2, x10
-	WORD $0x8b180000 // add x0, x0, x24
-	WORD $0x4f829062 // fmul v2.4s, v3.4s, v2.s[0]
-	WORD $0x3dc00043 // ldr q3, [x2]
-	WORD $0x4e22cc23 // fmla v3.4s, v1.4s, v2.4s
-	WORD $0x3d800043 // str q3, [x2]
-	WORD $0x54fffa20 // b.eq l2
+	WORD $0x9100075a // add x26, x26, #0x1
+	WORD $0x6e28dc8a // fmul v10.4s, v4.4s, v8.4s
+	WORD $0xf100135f // cmp x26, #0x4
+	WORD $0x0f10a529 // sshll v9.4s, v9.4h, #0x0
+	WORD $0x4ea9bd29 // addp v9.4s, v9.4s, v9.4s
+	WORD $0x4e2accc7 // fmla v7.4s, v6.4s, v10.4s
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x6e29dd06 // fmul v6.4s, v8.4s, v9.4s
+	WORD $0x4e23ccc7 // fmla v7.4s, v6.4s, v3.4s
+	WORD $0x3d800067 // str q7, [x3]
+	WORD $0x3dc00086 // ldr q6, [x4]
+	WORD $0x8b0a0083 // add x3, x4, x10
+	WORD $0x4dd8c827 // ld1r { v7.4s }, [x1], x24
+	WORD $0x0dd8c848 // ld1r { v8.2s }, [x2], x24
+	WORD $0x6e27dc89 // fmul v9.4s, v4.4s, v7.4s
+	WORD $0x0f10a508 // sshll v8.4s, v8.4h, #0x0
+	WORD $0x4ea8bd08 // addp v8.4s, v8.4s, v8.4s
+	WORD $0x4e29cca6 // fmla v6.4s, v5.4s, v9.4s
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e28dce5 // fmul v5.4s, v7.4s, v8.4s
+	WORD $0x4e23cca6 // fmla v6.4s, v5.4s, v3.4s
+	WORD $0x3d800086 // str q6, [x4]
+	WORD $0x3dc00065 // ldr q5, [x3]
+	WORD $0x8b0a0064 // add x4, x3, x10
+	WORD $0x4dd8c826 // ld1r { v6.4s }, [x1], x24
+	WORD $0x0dd8c847 // ld1r { v7.2s }, [x2], x24
+	WORD $0x6e26dc88 // fmul v8.4s, v4.4s, v6.4s
+	WORD $0x0f10a4e7 // sshll v7.4s, v7.4h, #0x0
+	WORD $0x4ea7bce7 // addp v7.4s, v7.4s, v7.4s
+	WORD $0x4e28cc45 // fmla v5.4s, v2.4s, v8.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e27dcc2 // fmul v2.4s, v6.4s, v7.4s
+	WORD $0x4e23cc45 // fmla v5.4s, v2.4s, v3.4s
+	WORD $0x3d800065 // str q5, [x3]
+	WORD $0x3dc00082 // ldr q2, [x4]
+	WORD $0x4dd8c825 // ld1r { v5.4s }, [x1], x24
+	WORD $0x0dd8c846 // ld1r { v6.2s }, [x2], x24
+	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
+	WORD $0x8b0a0082 // add x2, x4, x10
+	WORD $0x0f10a4c6 // sshll v6.4s, v6.4h, #0x0
+	WORD $0x4ea6bcc6 // addp v6.4s, v6.4s, v6.4s
+	WORD $0x4e24cc22 // fmla v2.4s, v1.4s, v4.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x6e26dca1 // fmul v1.4s, v5.4s, v6.4s
+	WORD $0x4e23cc22 // fmla v2.4s, v1.4s, v3.4s
+	WORD $0x3d800082 // str q2, [x4]
+	WORD $0x54fff760 // b.eq l2
 
 l6:
-	WORD $0x8b151260 // add x0, x19, x21, lsl #4
+	WORD $0x8b1a1261 // add x1, x19, x26, lsl #4
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0x3cf86aea // ldr q10, [x23, x24]
-	WORD $0xad402ee3 // ldp q3, q11, [x23]
+	WORD $0x3cf86aeb // ldr q11, [x23, x24]
+	WORD $0xad401ae3 // ldp q3, q6, [x23]
 	WORD $0x3cec6aef // ldr q15, [x23, x12]
-	WORD $0x3dc00001 // ldr q1, [x0]
-	WORD $0x3dc01004 // ldr q4, [x0, #0x40]
-	WORD $0xaa0d03e1 // mov x1, x13
-	WORD $0x3dc02005 // ldr q5, [x0, #0x80]
-	WORD $0x3dc04008 // ldr q8, [x0, #0x100]
+	WORD $0x3dc00021 // ldr q1, [x1]
+	WORD $0x3dc01024 // ldr q4, [x1, #0x40]
+	WORD $0xaa0d03e2 // mov x2, x13
+	WORD $0x3dc02025 // ldr q5, [x1, #0x80]
+	WORD $0x3dc03027 // ldr q7, [x1, #0xc0]
 	WORD $0x6f00e412 // movi v18.2d, #0000000000000000
 	WORD $0x6e201c21 // eor v1.16b, v1.16b, v0.16b
-	WORD $0x6e201c87 // eor v7.16b, v4.16b, v0.16b
+	WORD $0x6e201c88 // eor v8.16b, v4.16b, v0.16b
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x6e201ca6 // eor v6.16b, v5.16b, v0.16b
-	WORD $0x3dc03005 // ldr q5, [x0, #0xc0]
-	WORD $0x3dc05009 // ldr q9, [x0, #0x140]
-	WORD $0x3dc0600c // ldr q12, [x0, #0x180]
-	WORD $0x3cf86b50 // ldr q16, [x26, x24]
-	WORD $0x3dc07011 // ldr q17, [x0, #0x1c0]
-	WORD $0x4f83e022 // sdot v2.4s, v1.16b, v3.4b[0]
 	WORD $0x6e201ca5 // eor v5.16b, v5.16b, v0.16b
-	WORD $0x6e201d29 // eor v9.16b, v9.16b, v0.16b
-	WORD $0x4f8ae024 // sdot v4.4s, v1.16b, v10.4b[0]
+	WORD $0x6e201ce7 // eor v7.16b, v7.16b, v0.16b
+	WORD $0x3dc04029 // ldr q9, [x1, #0x100]
+	WORD $0x3dc0502a // ldr q10, [x1, #0x140]
+	WORD $0x3dc0602c // ldr q12, [x1, #0x180]
+	WORD $0x3cf86810 // ldr q16, [x0, x24]
+	WORD $0x4f83e022 // sdot v2.4s, v1.16b, v3.4b[0]
+	WORD $0x3dc07031 // ldr q17, [x1, #0x1c0]
 	WORD $0x3cf06aee // ldr q14, [x23, x16]
-	WORD $0x3cf06b4d // ldr q13, [x26, x16]
+	WORD $0x4f8be024 // sdot v4.4s, v1.16b, v11.4b[0]
+	WORD $0x6e201d4a // eor v10.16b, v10.16b, v0.16b
+	WORD $0x3cf0680d // ldr q13, [x0, x16]
 	WORD $0x6e201e31 // eor v17.16b, v17.16b, v0.16b
 	WORD $0x4f8ee032 // sdot v18.4s, v1.16b, v14.4b[0]
-	WORD $0x4fa3e0e2 // sdot v2.4s, v7.16b, v3.4b[1]
-	WORD $0x4faae0e4 // sdot v4.4s, v7.16b, v10.4b[1]
-	WORD $0x4faee0f2 // sdot v18.4s, v7.16b, v14.4b[1]
-	WORD $0x4f83e8c2 // sdot v2.4s, v6.16b, v3.4b[2]
-	WORD $0x4f8ae8c4 // sdot v4.4s, v6.16b, v10.4b[2]
-	WORD $0x4f8ee8d2 // sdot v18.4s, v6.16b, v14.4b[2]
-	WORD $0x4fa3e8a2 // sdot v2.4s, v5.16b, v3.4b[3]
-	WORD $0x6e201d03 // eor v3.16b, v8.16b, v0.16b
-	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
-	WORD $0x4faae8a4 // sdot v4.4s, v5.16b, v10.4b[3]
-	WORD $0x6e201d8a // eor v10.16b, v12.16b, v0.16b
-	WORD $0x3cec6b4c // ldr q12, [x26, x12]
-	WORD $0x79c00020 // ldrsh w0, [x1]
-	WORD $0x79c00422 // ldrsh w2, [x1, #0x2]
-	WORD $0x4faee8b2 // sdot v18.4s, v5.16b, v14.4b[3]
-	WORD $0x4f8be062 // sdot v2.4s, v3.16b, v11.4b[0]
-	WORD $0x4f8fe028 // sdot v8.4s, v1.16b, v15.4b[0]
-	WORD $0x0b000040 // add w0, w2, w0
+	WORD $0x4fa3e102 // sdot v2.4s, v8.16b, v3.4b[1]
+	WORD $0x4fabe104 // sdot v4.4s, v8.16b, v11.4b[1]
+	WORD $0x4faee112 // sdot v18.4s, v8.16b, v14.4b[1]
+	WORD $0x4f83e8a2 // sdot v2.4s, v5.16b, v3.4b[2]
+	WORD $0x4f8be8a4 // sdot v4.4s, v5.16b, v11.4b[2]
+	WORD $0x4f8ee8b2 // sdot v18.4s, v5.16b, v14.4b[2]
+	WORD $0x4fa3e8e2 // sdot v2.4s, v7.16b, v3.4b[3]
+	WORD $0x6e201d23 // eor v3.16b, v9.16b, v0.16b
+	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
+	WORD $0x4fabe8e4 // sdot v4.4s, v7.16b, v11.4b[3]
+	WORD $0x6e201d8b // eor v11.16b, v12.16b, v0.16b
+	WORD $0x3cec680c // ldr q12, [x0, x12]
+	WORD $0x79c00041 // ldrsh w1, [x2]
+	WORD $0x79c00443 // ldrsh w3, [x2, #0x2]
+	WORD $0x4faee8f2 // sdot v18.4s, v7.16b, v14.4b[3]
+	WORD $0x4f86e062 // sdot v2.4s, v3.16b, v6.4b[0]
+	WORD $0x4f8fe029 // sdot v9.4s, v1.16b, v15.4b[0]
+	WORD $0x0b010061 // add w1, w3, w1
 	WORD $0x4f90e064 // sdot v4.4s, v3.16b, v16.4b[0]
-	WORD $0x53196000 // lsl w0, w0, #7
+	WORD $0x53196021 // lsl w1, w1, #7
 	WORD $0x4f8de072 // sdot v18.4s, v3.16b, v13.4b[0]
-	WORD $0x4fabe122 // sdot v2.4s, v9.16b, v11.4b[1]
-	WORD $0x4fafe0e8 // sdot v8.4s, v7.16b, v15.4b[1]
-	WORD $0x4fb0e124 // sdot v4.4s, v9.16b, v16.4b[1]
-	WORD $0x4fade132 // sdot v18.4s, v9.16b, v13.4b[1]
-	WORD $0x4f8be942 // sdot v2.4s, v10.16b, v11.4b[2]
-	WORD $0x4f8fe8c8 // sdot v8.4s, v6.16b, v15.4b[2]
-	WORD $0x4f90e944 // sdot v4.4s, v10.16b, v16.4b[2]
-	WORD $0x4f8de952 // sdot v18.4s, v10.16b, v13.4b[2]
-	WORD $0x4fabea22 // sdot v2.4s, v17.16b, v11.4b[3]
-	WORD $0x4e040c0b // dup v11.4s, w0
-	WORD $0x4fafe8a8 // sdot v8.4s, v5.16b, v15.4b[3]
-	WORD $0x8b180020 // add x0, x1, x24
+	WORD $0x4fa6e142 // sdot v2.4s, v10.16b, v6.4b[1]
+	WORD $0x4fafe109 // sdot v9.4s, v8.16b, v15.4b[1]
+	WORD $0x4fb0e144 // sdot v4.4s, v10.16b, v16.4b[1]
+	WORD $0x4fade152 // sdot v18.4s, v10.16b, v13.4b[1]
+	WORD $0x4f86e962 // sdot v2.4s, v11.16b, v6.4b[2]
+	WORD $0x4f8fe8a9 // sdot v9.4s, v5.16b, v15.4b[2]
+	WORD $0x4f90e964 // sdot v4.4s, v11.16b, v16.4b[2]
+	WORD $0x4f8de972 // sdot v18.4s, v11.16b, v13.4b[2]
+	WORD $0x4fa6ea22 // sdot v2.4s, v17.16b, v6.4b[3]
+	WORD $0x4e040c26 // dup v6.4s, w1
+	WORD $0x4fafe8e9 // sdot v9.4s, v7.16b, v15.4b[3]
+	WORD $0x8b180041 // add x1, x2, x24
 	WORD $0x4fb0ea24 // sdot v4.4s, v17.16b, v16.4b[3]
 	WORD $0x4fadea32 // sdot v18.4s, v17.16b, v13.4b[3]
-	WORD $0x4ea2856b // add v11.4s, v11.4s, v2.4s
-	WORD $0x4f8ce068 // sdot v8.4s, v3.16b, v12.4b[0]
-	WORD $0x79c00001 // ldrsh w1, [x0]
-	WORD $0x79c00402 // ldrsh w2, [x0, #0x2]
-	WORD $0x8b180000 // add x0, x0, x24
-	WORD $0x0b010041 // add w1, w2, w1
-	WORD $0x4face128 // sdot v8.4s, v9.16b, v12.4b[1]
-	WORD $0x53196021 // lsl w1, w1, #7
-	WORD $0x4e040c21 // dup v1.4s, w1
-	WORD $0x4f8ce948 // sdot v8.4s, v10.16b, v12.4b[2]
-	WORD $0x4ea48424 // add v4.4s, v1.4s, v4.4s
-	WORD $0x79c00001 // ldrsh w1, [x0]
-	WORD $0x79c00402 // ldrsh w2, [x0, #0x2]
-	WORD $0x4facea28 // sdot v8.4s, v17.16b, v12.4b[3]
-	WORD $0x8b180000 // add x0, x0, x24
-	WORD $0x0b010041 // add w1, w2, w1
-	WORD $0x53196021 // lsl w1, w1, #7
-	WORD $0x4e040c21 // dup v1.4s, w1
-	WORD $0x4ea88422 // add v2.4s, v1.4s, v8.4s
-	WORD $0x79c00001 // ldrsh w1, [x0]
-	WORD $0x79c00402 // ldrsh w2, [x0, #0x2]
-	WORD $0x8b180000 // add x0, x0, x24
-	WORD $0x0b010041 // add w1, w2, w1
-	WORD $0x53196021 // lsl w1, w1, #7
-	WORD $0x4e040c21 // dup v1.4s, w1
+	WORD $0x4ea284c6 // add v6.4s, v6.4s, v2.4s
+	WORD $0x4f8ce069 // sdot v9.4s, v3.16b, v12.4b[0]
+	WORD $0x79c00022 // ldrsh w2, [x1]
+	WORD $0x79c00423 // ldrsh w3, [x1, #0x2]
+	WORD $0x8b180021 // add x1, x1, x24
+	WORD $0x0b020062 // add w2, w3, w2
+	WORD $0x4face149 // sdot v9.4s, v10.16b, v12.4b[1]
+	WORD $0x53196042 // lsl w2, w2, #7
+	WORD $0x4e040c41 // dup v1.4s, w2
+	WORD $0x4f8ce969 // sdot v9.4s, v11.16b, v12.4b[2]
+	WORD $0x4ea48425 // add v5.4s, v1.4s, v4.4s
+	WORD $0x79c00022 // ldrsh w2, [x1]
+	WORD $0x79c00423 // ldrsh w3, [x1, #0x2]
+	WORD $0x4facea29 // sdot v9.4s, v17.16b, v12.4b[3]
+	WORD $0x8b180021 // add x1, x1, x24
+	WORD $0x0b020062 // add w2, w3, w2
+	WORD $0x53196042 // lsl w2, w2, #7
+	WORD $0x4e040c41 // dup v1.4s, w2
+	WORD $0x4ea98422 // add v2.4s, v1.4s, v9.4s
+	WORD $0x79c00022 // ldrsh w2, [x1]
+	WORD $0x79c00423 // ldrsh w3, [x1, #0x2]
+	WORD $0x8b180021 // add x1, x1, x24
+	WORD $0x0b020062 // add w2, w3, w2
+	WORD $0x53196042 // lsl w2, w2, #7
+	WORD $0x4e040c41 // dup v1.4s, w2
 	WORD $0x4eb28421 // add v1.4s, v1.4s, v18.4s
-	WORD $0xfc757ac3 // ldr d3, [x22, x21, lsl #3]
-	WORD $0xb4fff009 // cbz x9, l4
-	WORD $0x2e613863 // shll v3.4s, v3.4h, #16
-	WORD $0x17ffff7f // b l5
+	WORD $0xfc7a7ac3 // ldr d3, [x22, x26, lsl #3]
+	WORD $0xaa0b03e1 // mov x1, x11
+	WORD $0xb4ffed29 // cbz x9, l4
+	WORD $0xfc7a7aa7 // ldr d7, [x21, x26, lsl #3]
+	WORD $0x2e613864 // shll v4.4s, v3.4h, #16
+	WORD $0x2e6138e3 // shll v3.4s, v7.4h, #16
+	WORD $0x17ffff68 // b l5
 
 l7:
 	RET

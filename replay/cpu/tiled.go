@@ -29,9 +29,9 @@ func (t *tiledInput) row(j int) (q []int8, d []float32, s []int16) {
 // float32(dx*integers) instead, where the first factor is exact and integers are the products without the
 // scale: the first factor belongs to the weights alone, so rows of x share it.
 //
-// Minimums are added to a second sum, += (m*min) * float32(dx*s), where s is the sum of x, or if there are two
-// minimums += float32(m*dx) * float32(integers), where integers is the sum of x times the minimums. The
-// second sum is added to the first at the end. As in rows, m is -dmin; in Q4_1 and Q5_1 m is the minimum
+// Minimums are added to the same sum, after the products of their block: sum += (m*min) * float32(dx*s),
+// where s is the sum of x, or if there are two minimums sum += float32(m*dx) * float32(integers), where
+// integers is the sum of x times the minimums. As in rows, m is -dmin; in Q4_1 and Q5_1 m is the minimum
 // itself and the integer minimum is 1.
 type tiledFunc func(y []float32, yStride int, w []byte, strips int, x *tiledInput)
 
@@ -107,7 +107,7 @@ func tiledPortable(t dtype.Type) tiledFunc {
 			strip := w[s*blocks*int(size):][:blocks*int(size)]
 			for r := range dtype.TileRows {
 				for first := 0; first < x.rows; first += tiledRows {
-					var sum, least [tiledRows]float32
+					var sum [tiledRows]float32
 					n := min(tiledRows, x.rows-first)
 					for i := range blocks * per {
 						load(&b, strip[i/per*int(size):][:size], i%per, r)
@@ -123,14 +123,14 @@ func tiledPortable(t dtype.Type) tiledFunc {
 							}
 							low, high := int32(sums[2*i]), int32(sums[2*i+1])
 							if mins && two {
-								least[j] = fma32(float32(b.m*d[i]), float32(b.min[0]*low+b.min[1]*high), least[j])
+								sum[j] = fma32(float32(b.m*d[i]), float32(b.min[0]*low+b.min[1]*high), sum[j])
 							} else if mins {
-								least[j] = fma32(float32(b.m*float32(b.min[0])), float32(d[i]*float32(low+high)), least[j])
+								sum[j] = fma32(float32(b.m*float32(b.min[0])), float32(d[i]*float32(low+high)), sum[j])
 							}
 						}
 					}
 					for j := range n {
-						y[(first+j)*yStride+dtype.TileRows*s+r] = sum[j] + least[j]
+						y[(first+j)*yStride+dtype.TileRows*s+r] = sum[j]
 					}
 				}
 			}

@@ -164,9 +164,11 @@ INLINE void offsets(shape t, int32x4_t *acc, int32x4_t *other, const uint8_t *s)
 	else *acc += offset(s + 2, t.zero);
 }
 
-// multiply sets y to the products of a strip without the minimums' part. scale is null in types
-// without integer scales.
-INLINE void multiply(int rows, shape t, quants load, int8x16_t table, floats d, integers scale,
+// multiply sets y to the products of a strip. scale is null in types without integer scales. If mins is
+// set, the type has minimums: min returns the integers, which are subtracted, or is null if the minimum is m
+// itself, which is added. The products of two minimums and sums of x are below 2^24, so they are exact in
+// float32.
+INLINE void multiply(int rows, shape t, quants load, int8x16_t table, floats d, integers scale, int mins, integers min,
 	float *y, int64_t yStride, const uint8_t *w, const uint8_t *x, int64_t xStride, int64_t in) {
 	const uint8_t *dx = x + in, *s = dx + in / 8;
 	float *zero = y;
@@ -205,6 +207,16 @@ INLINE void multiply(int rows, shape t, quants load, int8x16_t table, floats d, 
 				const uint8_t *p = dx;
 				STEP(p, 0);
 				if (scale && !t.two) large *= vcvtq_f32_s32(first);
+				float32x4_t m = large, low = large, high = large; // the minimums' scale, and two minimums
+				const uint8_t *sums = s;
+				if (mins) {
+					const uint8_t *at = k + t.mins - t.scales + 4 * v;
+					m = t.bf16 ? bf16s(w + t.m, v) : float16s(w + t.m, v);
+					if (min) low = vcvtq_f32_s32(min(at));
+					if (t.two) high = vcvtq_f32_s32(min(at + 16));
+					else if (min) m *= low;
+					STEP(sums, 0);
+				}
 				EACH(j) {
 					float32x4_t add;
 					if (scale && !t.two) {
@@ -213,6 +225,19 @@ INLINE void multiply(int rows, shape t, quants load, int8x16_t table, floats d, 
 						if (scale) acc[j] *= first;
 						if (t.two) acc[j] += other[j] * second;
 						add = vfmaq_f32(vld1q_f32(sum), vmulq_n_f32(large, single(p)), vcvtq_f32_s32(acc[j]));
+					}
+					if (mins) {
+						int32x4_t both = vmovl_s16(vreinterpret_s16_s32(vld1_dup_s32((const int32_t *)sums)));
+						float32x4_t part = m, by;
+						if (t.two) {
+							float32x2_t of = vcvt_f32_s32(vget_low_s32(both));
+							part = vmulq_lane_f32(low, of, 0) + vmulq_lane_f32(high, of, 1);
+							by = vmulq_n_f32(m, single(p));
+						} else {
+							by = vmulq_n_f32(vcvtq_f32_s32(vpaddq_s32(both, both)), single(p));
+						}
+						add = min ? vfmsq_f32(add, part, by) : vfmaq_f32(add, part, by);
+						STEP(sums, xStride);
 					}
 					DONE(add);
 					vst1q_f32(sum, add);
@@ -224,74 +249,20 @@ INLINE void multiply(int rows, shape t, quants load, int8x16_t table, floats d, 
 	}
 }
 
-// least adds the minimums' part to y. The sums of two quarters at a time stay in registers. The
-// products of two minimums and sums of x are below 2^24, so they are exact in float32. min is null
-// in types whose minimum is m itself, which is added; in other types the minimum is subtracted.
-INLINE void least(int rows, shape t, integers min,
-	float *y, int64_t yStride, const uint8_t *w, const uint8_t *x, int64_t xStride, int64_t in) {
-	ROLL for (int v = 0; v < 4; v += 2) {
-		float32x4_t sum[4][2];
-		EACH(j) UNROLL for (int h = 0; h < 2; h++) sum[j][h] = vdupq_n_f32(0);
-		const uint8_t *dx = x + in, *s = dx + in / 8, *block = w;
-		int64_t n = in;
-		do {
-			float32x4_t m[2];
-			UNROLL for (int h = 0; h < 2; h++) m[h] = t.bf16 ? bf16s(block + t.m, v + h) : float16s(block + t.m, v + h);
-			const uint8_t *k = block + t.mins + 4 * v;
-			ROLL for (int sub = 0; sub < t.subs; sub++, k += t.next, dx += 4, s += 4) {
-				float32x4_t first[2], second[2];
-				UNROLL for (int h = 0; h < 2; h++) {
-					first[h] = second[h] = vdupq_n_f32(1);
-					if (min) first[h] = vcvtq_f32_s32(min(k + 4 * h));
-					if (t.two) second[h] = vcvtq_f32_s32(min(k + 16 + 4 * h));
-					else first[h] *= m[h];
-				}
-				EACH(j) {
-					int16x4_t both = vreinterpret_s16_s32(vld1_dup_s32((const int32_t *)(s + j * xStride)));
-					float32x2_t low = vcvt_f32_s32(vget_low_s32(vmovl_s16(both)));
-					float32x4_t part, by;
-					if (!t.two) by = vmulq_n_f32(vdupq_lane_f32(vcvt_f32_s32(vpaddl_s16(both)), 0), single(dx + j * xStride));
-					UNROLL for (int h = 0; h < 2; h++) {
-						part = first[h];
-						if (t.two) {
-							part = vmulq_lane_f32(first[h], low, 0) + vmulq_lane_f32(second[h], low, 1);
-							by = vmulq_n_f32(m[h], single(dx + j * xStride));
-						}
-						sum[j][h] = min ? vfmsq_f32(sum[j][h], part, by) : vfmaq_f32(sum[j][h], part, by);
-					}
-				}
-			}
-			block += t.size;
-			n -= 32 * t.subs;
-		} while (n > 0);
-		EACH(j) UNROLL for (int h = 0; h < 2; h++) {
-			float *at = y + j * yStride + 4 * (v + h);
-			vst1q_f32(at, vld1q_f32(at) + sum[j][h]);
-		}
-	}
-}
-
 // NONE is the table argument of types without a lookup table.
 #define NONE vdupq_n_s8(0)
 
 // STRIP_ROWS defines the function of a type for the given number of rows of activations; STRIP
 // defines all functions that a file has. The type's shape has the type's name. mins reports whether
-// the type has minimums, which min returns. The functions for eight rows leave the minimums' part
-// to a function for four rows that LEAST defines, because least takes at most four.
+// the type has minimums, which min returns.
 #define STRIP_ROWS(type, rows, load, table, d, scale, mins, min) \
 	void tiled##type##x##rows##NEON(float *y, int64_t yStride, uint8_t *w, uint8_t *x, int64_t xStride, int64_t in) { \
-		multiply(rows, type, load, table, d, scale, y, yStride, w, x, xStride, in); \
-		if (mins && !MATRIX) least(rows, type, min, y, yStride, w, x, xStride, in); \
+		multiply(rows, type, load, table, d, scale, mins, min, y, yStride, w, x, xStride, in); \
 	}
 #if MATRIX
 #define STRIP(type, load, table, d, scale, mins, min) \
 	STRIP_ROWS(type, 8, load, table, d, scale, mins, min)
-#define LEAST(type, min) \
-	void least##type##NEON(float *y, int64_t yStride, uint8_t *w, uint8_t *x, int64_t xStride, int64_t in) { \
-		least(4, type, min, y, yStride, w, x, xStride, in); \
-	}
 #else
-#define LEAST(type, min)
 #define STRIP(type, load, table, d, scale, mins, min) \
 	STRIP_ROWS(type, 1, load, table, d, scale, mins, min) \
 	STRIP_ROWS(type, 4, load, table, d, scale, mins, min)

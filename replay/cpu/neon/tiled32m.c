@@ -6,9 +6,7 @@ static const shape Q5_1 = {.size = 384, .subs = 1, .d = 320, .m = 352};
 
 #if PART != 2
 STRIP(Q4_1, nibbles, NONE, float16s, 0, 1, 0)
-LEAST(Q4_1, 0)
 #endif
 #if PART != 1
 STRIP(Q5_1, fives, NONE, float16s, 0, 1, 0)
-LEAST(Q5_1, 0)
 #endif

@@ -16,7 +16,6 @@ static const shape TQ2_0 = {.size = 1056, .subs = 8, .zero = 1, .quants = 32, .s
 
 #if PART != 2
 STRIP(Q2_K, quantsQ2_K, NONE, float16s, scaleQ2_K, 1, minQ2_K)
-LEAST(Q2_K, minQ2_K)
 #endif
 #if PART != 1
 STRIP(TQ2_0, quantsQ2_K, NONE, float16s, 0, 0, 0)

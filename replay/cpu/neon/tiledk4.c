@@ -4,4 +4,3 @@
 static const shape Q4_K = {.size = 2368, .subs = 8, .m = 32, .scales = 64, .mins = 80, .next = 288, .quants = 96, .step = 288};
 
 STRIP(Q4_K, nibbles, NONE, float16s, unsignedBytes, 1, unsignedBytes)
-LEAST(Q4_K, unsignedBytes)

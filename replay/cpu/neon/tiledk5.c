@@ -4,4 +4,3 @@
 static const shape Q5_K = {.size = 2880, .subs = 8, .m = 32, .scales = 64, .mins = 80, .next = 32, .quants = 320, .step = 320};
 
 STRIP(Q5_K, fives, NONE, float16s, unsignedBytes, 1, unsignedBytes)
-LEAST(Q5_K, unsignedBytes)

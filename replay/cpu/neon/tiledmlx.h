@@ -25,19 +25,17 @@ INLINE int8x16_t bytesMLX(const uint8_t *w, int g, int8x16_t table) {
 }
 
 // MLX_ROWS defines the function of a number of bits for the given number of rows. how holds the
-// number of tiles in a block, and whether the scales are bfloat16. mins reports whether the function
-// adds the biases' part; if not, leastMLXNEON does. MLX defines all functions that a file has.
+// number of tiles in a block, and whether the scales are bfloat16. MLX defines all functions that a file has.
 #define MLX_SHAPE(bits) {.size = 64 + 64 * bits * (int)how[0], .subs = (int)how[0], .m = 32, .quants = 64, .step = 64 * bits, .zero = bits == 8 ? -128 : 0, .bf16 = (int)how[1]}
-#define MLX_ROWS(bits, rows, load, mins) \
+#define MLX_ROWS(bits, rows, load) \
 	void mlx##bits##x##rows##NEON(float *y, int64_t yStride, uint8_t *w, uint8_t *x, int64_t xStride, int64_t in, int64_t *how) { \
 		shape t = MLX_SHAPE(bits); \
-		multiply(rows, t, load, NONE, float16s, 0, y, yStride, w, x, xStride, in); \
-		if (mins) least(rows, t, 0, y, yStride, w, x, xStride, in); \
+		multiply(rows, t, load, NONE, float16s, 0, 1, 0, y, yStride, w, x, xStride, in); \
 	}
 #if MATRIX
-#define MLX(bits, load) MLX_ROWS(bits, 8, load, 0)
+#define MLX(bits, load) MLX_ROWS(bits, 8, load)
 #else
 #define MLX(bits, load) \
-	MLX_ROWS(bits, 1, load, 1) \
-	MLX_ROWS(bits, 4, load, bits != 8)
+	MLX_ROWS(bits, 1, load) \
+	MLX_ROWS(bits, 4, load)
 #endif
