@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
@@ -83,6 +84,7 @@ func TestChat(t *testing.T) {
 		t.Errorf("the beginning of the answer is %q", first)
 	}
 	b.do(chromedp.Evaluate("document.querySelector('article.assistant .text').firstChild.id = 'kept'", nil))
+	time.Sleep(60 * time.Millisecond) // the page shows no rate for an answer of less than 50 ms
 	step <- struct{}{}
 	b.ended(1)
 	for selector, want := range map[string]string{
