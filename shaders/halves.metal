@@ -41,8 +41,9 @@ kernel void halves(
     }
 }
 
-// PIANOLA_SEGMENTS is the number of segments of the columns of a product in a table for batching.
-#define PIANOLA_SEGMENTS 8
+// PIANOLA_SEGMENTS is the number of segments of the columns of a product in a table for batching. In gemm_few each SIMD
+// group has one.
+#define PIANOLA_SEGMENTS PIANOLA_SIMDS
 
 // segments_at returns the sum of a vector of the segments of a row of count vectors, the first one's first.
 static inline float4 segments_at(device const float *x, uint count, uint at) {
@@ -181,17 +182,17 @@ kernel void add_rmsnorm_halves(
 }
 
 // gemm_halves_of selects the shape of the threadgroup's work: row_group rows of x, fewer if there
-// are not so many, and 64 rows of W if that takes at most spread threadgroups, otherwise 128. If Segments,
+// are not so many, and 64 rows of W if that takes at most spread threadgroups, otherwise 128. With segments,
 // it is always 128 rows of W, and at most 128 of x unless the sums of segments are written apart. The threadgroups of a
 // cluster divide the segments; without warpgroups, the first of them multiplies all.
-template <uint T, uint Terms, bool Segments, uint Division>
+template <uint T, uint Terms, uint Sums>
 static inline void gemm_halves_of(thread halves_product &p, threadgroup uchar *tg, uint rows, uint row_group, uint spread, uint at, uint lane, uint simd) {
     if (rows <= 128) {
         row_group = rows <= 64 ? 64 : min(row_group, 128u);
     }
     const uint across = (rows + row_group - 1) / row_group;
     const uint group = Terms == 1 && row_group <= 128 && (p.out + 63) / 64 * across <= spread ? 64 : 128;
-    if (Division == PIANOLA_DIVISION_CLUSTERS) {
+    if (Sums == PIANOLA_SUMS_CLUSTER) {
         p.rank = at % p.cluster;
         at /= p.cluster;
 #ifdef PIANOLA_WARPGROUPS
@@ -202,7 +203,7 @@ static inline void gemm_halves_of(thread halves_product &p, threadgroup uchar *t
         }
 #endif
     }
-    if (Division == PIANOLA_DIVISION_APART) {
+    if (Sums == PIANOLA_SUMS_APART) {
         take_share(p, p.splits);
         p.y += p.rank * (PIANOLA_SIMDS / p.splits) * p.out;
     }
@@ -215,7 +216,7 @@ static inline void gemm_halves_of(thread halves_product &p, threadgroup uchar *t
     if (p.low >= p.out) {
         return;
     }
-    if (Division == PIANOLA_DIVISION_APART) {
+    if (Sums == PIANOLA_SUMS_APART) {
         if (row_group > 128) {
             gemm_chunks<T, 1, 128, 32, PIANOLA_SUMS_APART>(p, tg, lane, simd);
         } else {
@@ -224,7 +225,7 @@ static inline void gemm_halves_of(thread halves_product &p, threadgroup uchar *t
         return;
     }
 #ifdef PIANOLA_WARPGROUPS
-    if (Division == PIANOLA_DIVISION_CLUSTERS) {
+    if (Sums == PIANOLA_SUMS_CLUSTER) {
         // Products of up to 64 rows with quantised weights are those of gemm_few.
         if (T <= PIANOLA_WTYPE_BF16 && row_group <= 64) {
             gemm_cluster<T, Terms, 8>(p, tg, lane, simd);
@@ -234,16 +235,17 @@ static inline void gemm_halves_of(thread halves_product &p, threadgroup uchar *t
         return;
     }
 #endif
-    const uint sums = Segments ? PIANOLA_SUMS_ADDED : PIANOLA_SUMS_WHOLE;
-    if (Terms == 1 && row_group > 128 && !Segments) {
+    // Without warpgroups, the only threadgroup of a cluster that multiplies has all segments.
+    const uint sums = Sums == PIANOLA_SUMS_CLUSTER ? PIANOLA_SUMS_ADDED : Sums;
+    if (Terms == 1 && row_group > 128 && sums == PIANOLA_SUMS_WHOLE) {
         gemm_chunks<T, 1, 128, 32, PIANOLA_SUMS_WHOLE>(p, tg, lane, simd);
     } else if (row_group > 64) {
-        if (Terms == 1 && group == 64 && !Segments) {
+        if (Terms == 1 && group == 64 && sums == PIANOLA_SUMS_WHOLE) {
             gemm_chunks<T, 1, 64, 16, PIANOLA_SUMS_WHOLE>(p, tg, lane, simd);
         } else {
             gemm_chunks<T, Terms, 128, 16, sums>(p, tg, lane, simd);
         }
-    } else if (Terms == 1 && group == 64 && !Segments) {
+    } else if (Terms == 1 && group == 64 && sums == PIANOLA_SUMS_WHOLE) {
         gemm_chunks<T, 1, 64, 8, PIANOLA_SUMS_WHOLE>(p, tg, lane, simd);
     } else {
         gemm_chunks<T, Terms, 128, 8, sums>(p, tg, lane, simd);
@@ -306,18 +308,22 @@ kernel void gemm_halves(
     }
 #if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90
     const uint at = group.y * groups.x + group.x;
+#define PIANOLA_PRODUCT(type, terms, sums) gemm_halves_of<PIANOLA_WTYPE_##type, terms, sums>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd)
+// PIANOLA_TERM multiplies rows with one float16 term.
+#define PIANOLA_TERM(type) \
+    if (DIVISION == PIANOLA_DIVISION_APART) { \
+        PIANOLA_PRODUCT(type, 1, PIANOLA_SUMS_APART); \
+    } else if (DIVISION == PIANOLA_DIVISION_CLUSTERS) { \
+        PIANOLA_PRODUCT(type, 1, PIANOLA_SUMS_CLUSTER); \
+    } else if (SEGMENTS != 0) { \
+        PIANOLA_PRODUCT(type, 1, PIANOLA_SUMS_ADDED); \
+    } else { \
+        PIANOLA_PRODUCT(type, 1, PIANOLA_SUMS_WHOLE); \
+    }
     if (WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: \
-        if (DIVISION == PIANOLA_DIVISION_APART) { \
-            gemm_halves_of<PIANOLA_WTYPE_##type, 1, true, PIANOLA_DIVISION_APART>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
-        } else if (DIVISION == PIANOLA_DIVISION_CLUSTERS) { \
-            gemm_halves_of<PIANOLA_WTYPE_##type, 1, true, PIANOLA_DIVISION_CLUSTERS>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
-        } else if (SEGMENTS != 0) { \
-            gemm_halves_of<PIANOLA_WTYPE_##type, 1, true, PIANOLA_DIVISION_UNDIVIDED>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
-        } else { \
-            gemm_halves_of<PIANOLA_WTYPE_##type, 1, false, PIANOLA_DIVISION_UNDIVIDED>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
-        } \
+        PIANOLA_TERM(type) \
         break;
         switch (WTYPE) {
             PIANOLA_EXPANDED(PIANOLA_CASE)
@@ -328,16 +334,10 @@ kernel void gemm_halves(
     }
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: \
-        if (ACT == PIANOLA_ACT_F16 && DIVISION == PIANOLA_DIVISION_APART) { \
-            gemm_halves_of<PIANOLA_WTYPE_##type, 1, true, PIANOLA_DIVISION_APART>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
-        } else if (ACT == PIANOLA_ACT_F16 && DIVISION == PIANOLA_DIVISION_CLUSTERS) { \
-            gemm_halves_of<PIANOLA_WTYPE_##type, 1, true, PIANOLA_DIVISION_CLUSTERS>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
-        } else if (ACT == PIANOLA_ACT_F16 && SEGMENTS != 0) { \
-            gemm_halves_of<PIANOLA_WTYPE_##type, 1, true, PIANOLA_DIVISION_UNDIVIDED>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
-        } else if (ACT == PIANOLA_ACT_F16) { \
-            gemm_halves_of<PIANOLA_WTYPE_##type, 1, false, PIANOLA_DIVISION_UNDIVIDED>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
+        if (ACT == PIANOLA_ACT_F16) { \
+            PIANOLA_TERM(type) \
         } else { \
-            gemm_halves_of<PIANOLA_WTYPE_##type, 2, false, PIANOLA_DIVISION_UNDIVIDED>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); \
+            PIANOLA_PRODUCT(type, 2, PIANOLA_SUMS_WHOLE); \
         } \
         break;
     switch (WTYPE) {
@@ -346,5 +346,7 @@ kernel void gemm_halves(
     default: break;
     }
 #undef PIANOLA_CASE
+#undef PIANOLA_TERM
+#undef PIANOLA_PRODUCT
 #endif
 }
