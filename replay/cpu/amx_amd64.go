@@ -63,7 +63,7 @@ type tileShape struct {
 // activations, 6 and 7 weights. A tile of weights has as many columns as share an integer scale.
 func tileShapeOf(t dtype.Type) tileShape {
 	columns := blockElems
-	if dtype.FormOf(t).Sub == blockElems/2 {
+	if _, two := scaledTiles(t); two {
 		columns /= 2
 	}
 	s := tileShape{palette: 1}

@@ -21,7 +21,7 @@
 	VPCMPEQW Y, Y, Y \
 	VPSRLW   $15, Y, Y
 
-// ZERO clears the integer sums, CLEAR the float sums at offset at.
+// ZERO clears the integer sums, CLEAR the float sums.
 #define ZERO1 \
 	VPXOR Y8, Y8, Y8 \
 	VPXOR Y9, Y9, Y9
@@ -34,18 +34,18 @@
 	VPXOR Y14, Y14, Y14 \
 	VPXOR Y15, Y15, Y15
 
-#define CLEAR1(at) \
+#define CLEAR1 \
 	VXORPS  Y0, Y0, Y0 \
-	VMOVUPS Y0, at(SP) \
-	VMOVUPS Y0, (at+32)(SP)
-#define CLEAR4(at) \
-	CLEAR1(at)               \
-	VMOVUPS Y0, (at+64)(SP)  \
-	VMOVUPS Y0, (at+96)(SP)  \
-	VMOVUPS Y0, (at+128)(SP) \
-	VMOVUPS Y0, (at+160)(SP) \
-	VMOVUPS Y0, (at+192)(SP) \
-	VMOVUPS Y0, (at+224)(SP)
+	VMOVUPS Y0, (SP)   \
+	VMOVUPS Y0, 32(SP)
+#define CLEAR4 \
+	CLEAR1              \
+	VMOVUPS Y0, 64(SP)  \
+	VMOVUPS Y0, 96(SP)  \
+	VMOVUPS Y0, 128(SP) \
+	VMOVUPS Y0, 160(SP) \
+	VMOVUPS Y0, 192(SP) \
+	VMOVUPS Y0, 224(SP)
 
 // START and END are the beginning and the end of all functions.
 #define START1 \
@@ -54,7 +54,7 @@
 	MOVQ q+24(FP), AX      \
 	MOVQ d+32(FP), R10     \
 	MOVQ s+40(FP), R11     \
-	CLEAR1(0)
+	CLEAR1
 #define START4 \
 	MOVQ w+16(FP), SI      \
 	MOVQ blocks+24(FP), CX \
@@ -63,7 +63,7 @@
 	MOVQ s+48(FP), R11     \
 	MOVQ stride+56(FP), BX \
 	LEAQ (BX)(BX*2), DX    \
-	CLEAR4(0)
+	CLEAR4
 
 #define STORE(at, ROW) \
 	VMOVUPS at(SP), Y0      \
@@ -218,7 +218,7 @@
 	MOVL $8, R12
 
 // MLXHEAD begins a block of MLX's affine types: 16 scales and 16 biases, followed by TILES
-// tiles. It stores scales and biases as float32 from 512(SP) on.
+// tiles. It stores scales and biases as float32 from 256(SP) on.
 #define MLXHEAD(TILES, BF16) \
 	MOVQ      TILES, R12    \
 	CMPQ      BF16, $0      \
@@ -238,10 +238,10 @@ bf16: \
 	VPSLLD    $16, Y2, Y2   \
 	VPSLLD    $16, Y3, Y3   \
 head: \
-	VMOVUPS   Y0, 512(SP)   \
-	VMOVUPS   Y1, 544(SP)   \
-	VMOVUPS   Y2, 576(SP)   \
-	VMOVUPS   Y3, 608(SP)   \
+	VMOVUPS   Y0, 256(SP)   \
+	VMOVUPS   Y1, 288(SP)   \
+	VMOVUPS   Y2, 320(SP)   \
+	VMOVUPS   Y3, 352(SP)   \
 	ADDQ      $64, SI
 
 // MLX is the body of a function after START, for one or four rows of x.
@@ -251,11 +251,11 @@ block: \
 tile: \
 	ZERO                          \
 	TILE                          \
-	VMOVUPS 512(SP), Y0           \
-	VMOVUPS 544(SP), Y1           \
+	VMOVUPS 256(SP), Y0           \
+	VMOVUPS 288(SP), Y1           \
 	ADDROWS                       \
-	VMOVUPS 576(SP), Y2           \
-	VMOVUPS 608(SP), Y3           \
+	VMOVUPS 320(SP), Y2           \
+	VMOVUPS 352(SP), Y3           \
 	MINROWS(VFMADD231PS)          \
 	NEXT(size)                    \
 	DECQ    R12                   \

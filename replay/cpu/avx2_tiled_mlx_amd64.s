@@ -4,7 +4,7 @@
 
 // The products of MLX's affine types. A block is 16 scales, 16 biases and the number of tiles
 // given by the argument. Quants are unsigned; a bias is a minimum whose integer is 1. Scales
-// and biases of a block are stored as float32 from 512(SP) on.
+// and biases of a block are stored as float32 from 256(SP) on.
 
 // mlxLess is 128 in every word. mlxSign is the sign bit in every byte.
 FILL(mlxLess<>, 0x0080008000800080)
@@ -206,14 +206,14 @@ FILL(mlxSign<>, 0x8080808080808080)
 	MLX2TILE(LEFT1, RIGHT1)
 
 // func mlx2AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
-TEXT ·mlx2AVX2(SB), NOSPLIT, $640-64
+TEXT ·mlx2AVX2(SB), NOSPLIT, $384-64
 	START1
 	MLX(128, tiles+48(FP), bf16+56(FP), ZERO1, MLX2ONE, ADDROWS1, MINROWS1, END1)
 
 #define MLX2FOUR MLX2TILE(LEFT4, RIGHT4)
 
 // func mlx2FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
-TEXT ·mlx2FourAVX2(SB), NOSPLIT, $640-80
+TEXT ·mlx2FourAVX2(SB), NOSPLIT, $384-80
 	START4
 	MLX(128, tiles+64(FP), bf16+72(FP), ZERO4, MLX2FOUR, ADDROWS4, MINROWS4, END4)
 
@@ -222,14 +222,14 @@ TEXT ·mlx2FourAVX2(SB), NOSPLIT, $640-80
 	MLX3TILE(LEFT1, RIGHT1)
 
 // func mlx3AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
-TEXT ·mlx3AVX2(SB), NOSPLIT, $640-64
+TEXT ·mlx3AVX2(SB), NOSPLIT, $384-64
 	START1
 	MLX(192, tiles+48(FP), bf16+56(FP), ZERO1, MLX3ONE, ADDROWS1, MINROWS1, END1)
 
 #define MLX3FOUR MLX3TILE(LEFT4, RIGHT4)
 
 // func mlx3FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
-TEXT ·mlx3FourAVX2(SB), NOSPLIT, $640-80
+TEXT ·mlx3FourAVX2(SB), NOSPLIT, $384-80
 	START4
 	MLX(192, tiles+64(FP), bf16+72(FP), ZERO4, MLX3FOUR, ADDROWS4, MINROWS4, END4)
 
@@ -238,14 +238,14 @@ TEXT ·mlx3FourAVX2(SB), NOSPLIT, $640-80
 	MLX4TILE(LEFT1, RIGHT1)
 
 // func mlx4AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
-TEXT ·mlx4AVX2(SB), NOSPLIT, $640-64
+TEXT ·mlx4AVX2(SB), NOSPLIT, $384-64
 	START1
 	MLX(256, tiles+48(FP), bf16+56(FP), ZERO1, MLX4ONE, ADDROWS1, MINROWS1, END1)
 
 #define MLX4FOUR MLX4TILE(LEFT4, RIGHT4)
 
 // func mlx4FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
-TEXT ·mlx4FourAVX2(SB), NOSPLIT, $640-80
+TEXT ·mlx4FourAVX2(SB), NOSPLIT, $384-80
 	START4
 	MLX(256, tiles+64(FP), bf16+72(FP), ZERO4, MLX4FOUR, ADDROWS4, MINROWS4, END4)
 
@@ -254,14 +254,14 @@ TEXT ·mlx4FourAVX2(SB), NOSPLIT, $640-80
 	MLX5TILE(LEFT1, RIGHT1)
 
 // func mlx5AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
-TEXT ·mlx5AVX2(SB), NOSPLIT, $640-64
+TEXT ·mlx5AVX2(SB), NOSPLIT, $384-64
 	START1
 	MLX(320, tiles+48(FP), bf16+56(FP), ZERO1, MLX5ONE, ADDROWS1, MINROWS1, END1)
 
 #define MLX5FOUR MLX5TILE(LEFT4, RIGHT4)
 
 // func mlx5FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
-TEXT ·mlx5FourAVX2(SB), NOSPLIT, $640-80
+TEXT ·mlx5FourAVX2(SB), NOSPLIT, $384-80
 	START4
 	MLX(320, tiles+64(FP), bf16+72(FP), ZERO4, MLX5FOUR, ADDROWS4, MINROWS4, END4)
 
@@ -270,14 +270,14 @@ TEXT ·mlx5FourAVX2(SB), NOSPLIT, $640-80
 	MLX6TILE(MLX6LEFT1, MLX6RIGHT1)
 
 // func mlx6AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
-TEXT ·mlx6AVX2(SB), NOSPLIT, $640-64
+TEXT ·mlx6AVX2(SB), NOSPLIT, $384-64
 	START1
 	MLX(384, tiles+48(FP), bf16+56(FP), ZERO1, MLX6ONE, ADDROWS1, MINROWS1, END1)
 
 #define MLX6FOUR MLX6TILE(MLX6LEFT4, MLX6RIGHT4)
 
 // func mlx6FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
-TEXT ·mlx6FourAVX2(SB), NOSPLIT, $640-80
+TEXT ·mlx6FourAVX2(SB), NOSPLIT, $384-80
 	START4
 	MLX(384, tiles+64(FP), bf16+72(FP), ZERO4, MLX6FOUR, ADDROWS4, MINROWS4, END4)
 
@@ -286,13 +286,13 @@ TEXT ·mlx6FourAVX2(SB), NOSPLIT, $640-80
 	MLX8TILE(MLX8LEFT1, MLX8RIGHT1)
 
 // func mlx8AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
-TEXT ·mlx8AVX2(SB), NOSPLIT, $640-64
+TEXT ·mlx8AVX2(SB), NOSPLIT, $384-64
 	START1
 	MLX(512, tiles+48(FP), bf16+56(FP), MLX8OFFSETS1, MLX8ONE, ADDROWS1, MINROWS1, END1)
 
 #define MLX8FOUR MLX8TILE(MLX8LEFT4, MLX8RIGHT4)
 
 // func mlx8FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
-TEXT ·mlx8FourAVX2(SB), NOSPLIT, $640-80
+TEXT ·mlx8FourAVX2(SB), NOSPLIT, $384-80
 	START4
 	MLX(512, tiles+64(FP), bf16+72(FP), MLX8OFFSETS4, MLX8FOUR, ADDROWS4, MINROWS4, END4)
