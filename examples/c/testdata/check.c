@@ -78,28 +78,60 @@ static int nested(void *user, const pianola_token *token) {
     return 0;
 }
 
-// waiting is a thread that cancels a session once its callback has received some tokens.
+static int ignore(void *user, const pianola_token *token) {
+    (void)token;
+    ++*(int *)user;
+    return 0;
+}
+
+// endless returns a request whose text has 1000 tokens. Sampled text can reach a stop token at any
+// position, and which seeds avoid that depends on the machine, whose sums may be rounded otherwise.
+static pianola_request endless(pianola_session s, const char *prompt) {
+    pianola_request r = {.max_tokens = 1000, .temperature = 1};
+    int count = 0;
+    while (count < r.max_tokens && r.seed < 100) {
+        r.seed++;
+        count = 0;
+        EXPECT(pianola_reset(s) == pianola_ok);
+        EXPECT(pianola_generate(s, prompt, strlen(prompt), &r, ignore, &count) == pianola_ok);
+    }
+    EXPECT(count == r.max_tokens);
+    EXPECT(pianola_reset(s) == pianola_ok);
+    return r;
+}
+
+// waiting is a call of pianola_generate that another thread ends. The call's callback waits at the
+// third token until that thread is about to end the call.
 struct waiting {
     pianola_session session;
+    pianola_request request;
     pthread_mutex_t mutex;
-    pthread_cond_t some;
-    int tokens, result;
+    pthread_cond_t change;
+    int tokens, ending, result;
 };
 
-// await returns when the callback has received three tokens.
+// await returns when the callback has received three tokens, and lets the callback go on.
 static void await(struct waiting *w) {
     pthread_mutex_lock(&w->mutex);
-    while (w->tokens < 3) pthread_cond_wait(&w->some, &w->mutex);
+    while (w->tokens < 3) pthread_cond_wait(&w->change, &w->mutex);
+    w->ending = 1;
+    pthread_cond_signal(&w->change);
     pthread_mutex_unlock(&w->mutex);
 }
 
+// count is the callback. Its last tokens take 1 ms each, so that a thousand of them give the other
+// thread time to end the call.
 static int count(void *user, const pianola_token *token) {
+    const struct timespec interval = {.tv_nsec = 1000000};
     struct waiting *w = user;
     (void)token;
     pthread_mutex_lock(&w->mutex);
     w->tokens++;
-    pthread_cond_signal(&w->some);
+    pthread_cond_signal(&w->change);
+    while (w->tokens >= 3 && !w->ending) pthread_cond_wait(&w->change, &w->mutex);
+    const int ending = w->ending;
     pthread_mutex_unlock(&w->mutex);
+    if (ending) nanosleep(&interval, NULL);
     return 0;
 }
 
@@ -112,20 +144,18 @@ static void *cancel(void *user) {
 }
 
 static void check_cancel(pianola_session s, const char *prompt) {
-    struct waiting w = {.session = s, .mutex = PTHREAD_MUTEX_INITIALIZER, .some = PTHREAD_COND_INITIALIZER};
-    const pianola_request endless = {.max_tokens = 1000, .temperature = 1, .seed = 1};
+    struct waiting w = {.session = s, .request = endless(s, prompt), .mutex = PTHREAD_MUTEX_INITIALIZER, .change = PTHREAD_COND_INITIALIZER};
     pthread_t thread;
     EXPECT(pianola_cancel(s) == pianola_ok); // without a call in progress: nothing
     EXPECT(pthread_create(&thread, NULL, cancel, &w) == 0);
-    EXPECT(pianola_generate(s, prompt, strlen(prompt), &endless, count, &w) == pianola_cancelled);
+    EXPECT(pianola_generate(s, prompt, strlen(prompt), &w.request, count, &w) == pianola_cancelled);
     EXPECT(pthread_join(thread, NULL) == 0);
     EXPECT(w.tokens >= 3 && w.tokens < 1000);
 }
 
 static void *go_on(void *user) {
     struct waiting *w = user;
-    const pianola_request endless = {.max_tokens = 1000, .temperature = 1, .seed = 1};
-    w->result = pianola_generate(w->session, "x", 1, &endless, count, w);
+    w->result = pianola_generate(w->session, "x", 1, &w->request, count, w);
     if (!error_has("closed")) faults++;
     return NULL;
 }
@@ -136,9 +166,10 @@ static void check_close(const char *path) {
     pianola_model m;
     EXPECT(pianola_open(path, &o, &m) == pianola_ok);
     for (int whole = 0; whole < 2; whole++) {
-        struct waiting w = {.mutex = PTHREAD_MUTEX_INITIALIZER, .some = PTHREAD_COND_INITIALIZER};
+        struct waiting w = {.mutex = PTHREAD_MUTEX_INITIALIZER, .change = PTHREAD_COND_INITIALIZER};
         pthread_t thread;
         EXPECT(pianola_new_session(m, &w.session) == pianola_ok);
+        w.request = endless(w.session, "x");
         EXPECT(pthread_create(&thread, NULL, go_on, &w) == 0);
         await(&w);
         EXPECT((whole ? pianola_close(m) : pianola_close_session(w.session)) == pianola_ok);
