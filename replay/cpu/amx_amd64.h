@@ -261,7 +261,8 @@
 	VMOVUPS     Z17, (WORKS-WORKX)(DI)     \
 	VMOVUPS     Z16, (WORKT-WORKX)(DI)
 
-// AMX is the body of a function. minus holds minus the type's offset in every byte. A block consists
+// AMX is the body of a function. While it copies the scales of x, it also requests the beginnings of the
+// rows of x. minus holds minus the type's offset in every byte. A block consists
 // of head bytes, which the macro HEAD reads, and the given number of tiles of size bytes, which TILE
 // expands. shape is the configuration of the tiles.
 #define AMX(minus, head, tiles, size, CONSTANTS, HEAD, TILE, SUMS, STEP, POST0, POST1) \
