@@ -119,8 +119,15 @@
 #define SAVEROW(i, Z) \
 	VMOVUPS Z, (64*i)(R10)
 
-// FETCHROW requests a row of y for writing, and STOREROW writes it. DX is the stride of y. Without the
-// request, TILESTORE waits until the rows of y before it, which are seldom in a cache, are written.
+// ROWSOFY sets DI to the first row of y of the group, and DX to the stride of y.
+#define ROWSOFY \
+	MOVQ  yStride+8(FP), DX \
+	MOVQ  R9, DI            \
+	IMULQ DX, DI            \
+	ADDQ  at-32(SP), DI
+
+// FETCHROW requests a row of y for writing, and STOREROW writes it. Without the request, TILESTORE
+// waits until the rows of y before it, which are seldom in a cache, are written.
 #define FETCHROW(i, Z) \
 	PREFETCHW    \
 	ADDQ DX, DI
@@ -261,10 +268,10 @@
 	VMOVUPS     Z17, (WORKS-WORKX)(DI)     \
 	VMOVUPS     Z16, (WORKT-WORKX)(DI)
 
-// AMX is the body of a function. While it copies the scales of x, it also requests the beginnings of the
-// rows of x. minus holds minus the type's offset in every byte. A block consists
+// AMX is the body of a function. minus holds minus the type's offset in every byte. A block consists
 // of head bytes, which the macro HEAD reads, and the given number of tiles of size bytes, which TILE
-// expands. shape is the configuration of the tiles.
+// expands. shape is the configuration of the tiles. While the scales of x are copied, the beginnings of
+// its rows are requested.
 #define AMX(minus, head, tiles, size, CONSTANTS, HEAD, TILE, SUMS, STEP, POST0, POST1) \
 	NO_LOCAL_POINTERS             \
 	MOVQ shape+72(FP), AX         \
@@ -335,10 +342,7 @@ copy: \
 	MOVQ left-8(SP), CX           \
 	CMPQ CX, now-16(SP)           \
 	JNE  sums                     \
-	MOVQ yStride+8(FP), DX        \
-	MOVQ R9, DI                   \
-	IMULQ DX, DI                  \
-	ADDQ at-32(SP), DI            \
+	ROWSOFY                       \
 	EACH16(FETCHROW)              \
 sums: \
 	EACH16(ZEROROW)               \
@@ -378,10 +382,7 @@ summed: \
 	EACH16(SAVEROW)               \
 	JMP  stored                   \
 last: \
-	MOVQ yStride+8(FP), DX        \
-	MOVQ R9, DI                   \
-	IMULQ DX, DI                  \
-	ADDQ at-32(SP), DI            \
+	ROWSOFY                       \
 	EACH16(STOREROW)              \
 stored: \
 	ADDQ $1024, R10               \

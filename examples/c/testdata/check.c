@@ -78,7 +78,8 @@ static int nested(void *user, const pianola_token *token) {
     return 0;
 }
 
-static int ignore(void *user, const pianola_token *token) {
+// tally is a callback that counts the tokens.
+static int tally(void *user, const pianola_token *token) {
     (void)token;
     ++*(int *)user;
     return 0;
@@ -93,7 +94,7 @@ static pianola_request endless(pianola_session s, const char *prompt) {
         r.seed++;
         count = 0;
         EXPECT(pianola_reset(s) == pianola_ok);
-        EXPECT(pianola_generate(s, prompt, strlen(prompt), &r, ignore, &count) == pianola_ok);
+        EXPECT(pianola_generate(s, prompt, strlen(prompt), &r, tally, &count) == pianola_ok);
     }
     EXPECT(count == r.max_tokens);
     EXPECT(pianola_reset(s) == pianola_ok);
