@@ -64,7 +64,7 @@ fmt:
 
 # Lines of a Go file that is not generated, and bytes of all tracked files.
 MAX_LINES := 800
-MAX_TRACKED := 49700000
+MAX_TRACKED := 50500000
 sizes:
 	@git ls-files -z '*.go' | xargs -0 awk 'FNR == 1 { generated = 0 } /^\/\/ Code generated / { generated = 1 } \
 		FNR == $(MAX_LINES) + 1 && !generated { print FILENAME ": more than $(MAX_LINES) lines"; bad = 1 } END { exit bad }'

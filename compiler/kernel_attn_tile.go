@@ -1,6 +1,7 @@
 package compiler
 
 import (
+
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
@@ -15,6 +16,8 @@ type attnTileArgs struct {
 	halves bool // the result becomes float16, as the kernel halves writes it
 	few    bool // in the order of gemm_few
 	joined bool // of a batch, only rows that are not the only ones of their sequence
+
+	segments bool // the sums of segments of the positions are joined in order
 }
 
 // tileShape is the shape of a threadgroup of attn_tile.
@@ -41,13 +44,11 @@ var tileShapes = []struct {
 	{tileShape{units: 1, threads: attnTileHalf}, 1.6},
 }
 
-// memory returns the threadgroup memory of a shape in bytes, as attn_tile declares it.
-func (t tileShape) memory(headDim int, act uint32) int {
-	terms := 1
-	if act == decl.ActF16x2 {
-		terms = 2
-	}
-	return 1024 + 8192*ceil(headDim, 64)*(terms*t.units+2*t.slots*t.ways())
+// memory returns the threadgroup memory of attn_tile with a shape, for heads of headDim elements, in bytes.
+func (t tileShape) memory(headDim int, act uint32, segments bool) uint64 {
+	return memoryOf(kernels.AttnTile, t.threads, decl.Values{
+		"head_dim": uint64(headDim), "act": uint64(act), "units": uint64(t.units), "slots": uint64(t.slots), "segments": uint64(one(segments)),
+	})
 }
 
 // ways returns the number of parts into which a threadgroup divides the positions of a row. It
@@ -88,9 +89,11 @@ func (s *state) tiledAttention(p *program, l *layerPlan, a attentionArgs) (tiled
 	if s.in.Options.Exact {
 		tiled.act = decl.ActF16x2
 	}
+	// Only where threadgroups of rope_attn_tile divide the segments of a row.
+	tiled.segments = s.in.Options.Batching && tiled.act == decl.ActF16 && s.warpgroups()
 	least := 0.0
 	for _, t := range tileShapes {
-		for t.slots = s.mostSlots(p); t.slots > 1 && uint64(t.memory(d, tiled.act)) > c.ThreadgroupMemory; t.slots-- {
+		for t.slots = s.mostSlots(p); t.slots > 1 && t.memory(d, tiled.act, tiled.segments) > c.ThreadgroupMemory; t.slots-- {
 		}
 		if t.slots <= 1 || t.threads > c.MaxThreads {
 			continue
@@ -138,6 +141,7 @@ func (a attnTileArgs) lower(l *lowering) {
 	l.set(kernels.AttnTileSpecKV, l.s.kv)
 	l.flag(kernels.AttnTileSpecLearned, a.learned != nil)
 	l.set(kernels.AttnTileSpecAct, a.act)
+	l.flag(kernels.AttnTileSpecSegments, a.segments)
 	tables, entries := l.pages()
 	kernels.AttnTileParams{
 		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads), QStride: stride(n.in[0]), Cap: uint32(n.layer.cap),
@@ -161,36 +165,78 @@ type ropeAttnTileArgs struct {
 func (ropeAttnTileArgs) kernel() decl.ID      { return kernels.RoPEAttnTile }
 func (a ropeAttnTileArgs) weights() []*weight { return []*weight{a.own} }
 
-// threads returns 128 for each part into which the positions are divided.
-func (a ropeAttnTileArgs) threads(*lowering) int { return attnTileHalf * a.shape.ways() }
+func (a ropeAttnTileArgs) threads(l *lowering) int { return a.work(l).threads }
 
-// ownPairs is the largest number of heads that rope_attn_tile computes with the same K and V, and ownGroups that
-// of its threadgroups that a core runs at once.
+// ownPairs is the largest number of heads that rope_attn_tile computes with the same K and V. ownHead is the largest
+// head whose positions are divided into segments, which ownSegments is the most of and leastSegment the least size of, and
+// each segment among ownWays. ownThreads is the number of threads that a core has registers for.
 const (
-	ownPairs  = 16
-	ownGroups = 2
+	ownPairs     = 16
+	ownHead      = 128
+	ownWays      = 2
+	ownSegments  = 4
+	leastSegment = 512
+	ownThreads   = 512
 )
 
 // fitsOwn reports whether rope_attn_tile computes a layer's attention.
 func (s *state) fitsOwn(l *layerPlan, a attnTileArgs) bool {
-	return a.halves && l.headDim%64 == 0 && a.heads/a.kvHeads <= ownPairs && s.ownMemory(l, a, 1) <= s.in.Chip.ThreadgroupMemory
+	if !a.halves || !a.segments || l.headDim%64 != 0 || a.heads/a.kvHeads > ownPairs || (l.headDim <= ownHead && a.shape.ways() != ownWays) {
+		return false
+	}
+	return s.ownMemory(l, a, ownWork{threads: attnTileHalf * a.shape.ways(), cluster: 1, slots: 1}) <= s.in.Chip.ThreadgroupMemory
+}
+
+// ownWork is the shape of the threadgroups of rope_attn_tile.
+type ownWork struct {
+	threads, cluster, slots int
 }
 
 // ownMemory returns the threadgroup memory of rope_attn_tile in bytes.
-func (s *state) ownMemory(l *layerPlan, a attnTileArgs, slots int) uint64 {
-	values := decl.Values{"slots": uint64(slots), "head_dim": uint64(l.headDim), "kv": uint64(s.kv)}
-	return memoryOf(kernels.RoPEAttnTile, attnTileHalf*a.shape.ways(), values)
+func (s *state) ownMemory(l *layerPlan, a attnTileArgs, w ownWork) uint64 {
+	return memoryOf(kernels.RoPEAttnTile, w.threads, decl.Values{
+		"slots": uint64(w.slots), "head_dim": uint64(l.headDim), "kv": uint64(s.kv), "heads": uint64(a.heads), "kv_heads": uint64(a.kvHeads), "cluster": uint64(w.cluster),
+	})
 }
 
-// slots returns the number of slots of rope_attn_tile: as many as fit for the threadgroups that a core runs at
-// once.
-func (a ropeAttnTileArgs) slots(l *lowering) int {
-	c := l.s.in.Chip
-	groups := min(ownGroups, ceil(l.rows()*a.kvHeads, max(c.Cores, 1)))
-	n := maxSlots
-	for ; n > 1 && l.s.ownMemory(l.n.layer, a.attnTileArgs, n)*uint64(groups) > c.ThreadgroupMemory; n-- {
+// work returns the shape of the command's threadgroups. While each has a core of its own, clusters of them divide the
+// segments of a row. If there are more, they have half as many threads, so that more of them run at once, because a
+// row of few positions waits for memory most of the time. The slots are as many as fit for the threadgroups that a core
+// runs at once.
+func (a ropeAttnTileArgs) work(l *lowering) ownWork {
+	c, layer := l.s.in.Chip, l.n.layer
+	cores, groups := max(c.Cores, 1), l.rows()*a.kvHeads
+	w := ownWork{threads: attnTileHalf * a.shape.ways(), cluster: 1, slots: 1}
+	switch {
+	case layer.headDim > ownHead:
+	case groups > cores:
+		w.threads = attnTileHalf
+	default:
+		visible := l.s.in.Options.Context
+		if a.window > 0 {
+			visible = min(visible, a.window)
+		}
+		most := min(ceil(visible, leastSegment), ownSegments)
+		for w.cluster < most && groups*2*w.cluster <= l.s.clusterCores(2*w.cluster) {
+			w.cluster *= 2
+		}
+		for w.cluster > 1 && l.s.ownMemory(layer, a.attnTileArgs, w) > c.ThreadgroupMemory {
+			w.cluster /= 2
+		}
 	}
-	return n
+	running := min(ceil(groups*w.cluster, cores), max(ownThreads/w.threads, 1))
+	for w.slots = maxSlots; w.slots > 1 && l.s.ownMemory(layer, a.attnTileArgs, w)*uint64(running) > c.ThreadgroupMemory; w.slots-- {
+	}
+	return w
+}
+
+// clusterCores returns the number of cores that clusters of a number of threadgroups can use. A cluster runs in one of
+// the GPU's groups of about 16 multiprocessors, an even number of them; see also clusterTime.
+func (s *state) clusterCores(cluster int) int {
+	if cluster <= 2 {
+		return s.in.Chip.Cores
+	}
+	return s.in.Chip.Cores * 10 / 11
 }
 
 func (a ropeAttnTileArgs) lower(l *lowering) {
@@ -209,12 +255,13 @@ func (a ropeAttnTileArgs) lower(l *lowering) {
 	l.flag(kernels.RoPEAttnTileSpecQKNorm, a.qkNorm)
 	l.set(kernels.RoPEAttnTileSpecKV, l.s.kv)
 	l.flag(kernels.RoPEAttnTileSpecLearned, a.logits)
-	l.set(kernels.RoPEAttnTileSpecAct, a.act)
+	w := a.work(l)
+	l.set(kernels.RoPEAttnTileSpecCluster, uint32(w.cluster))
 	tables, entries := l.pages()
 	kernels.RoPEAttnTileParams{
 		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads), QStride: stride(n.in[0]), KVStride: stride(n.in[1]),
 		Half: uint32(a.half), Cap: uint32(n.layer.cap), Window: uint32(a.window), Scale: a.scale, SoftCap: a.softCap, Eps: a.eps,
-		Slots: uint32(a.slots(l)), Tables: tables, Table: entries, Pool: l.pooled(), Few: one(a.few),
+		Slots: uint32(w.slots), Tables: tables, Table: entries, Pool: l.pooled(), Few: one(a.few),
 	}.Put(&l.cmd)
 	l.set(kernels.RoPEAttnTileSpecSequences, l.sequences())
 	l.place(table.PatchKVLen, decl.SecondKVLen)

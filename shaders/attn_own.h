@@ -1,10 +1,13 @@
 // Attention of one row by matrix products, together with QK norm, RoPE and the KV write of the row.
 //
-// A threadgroup computes the Q heads of a row that share K and V, up to 16 pairs of a row and a head. It
-// computes them as attn_units.h does, with the same bits, but four SIMD groups share the work of a tile in
-// another way, because there are so few pairs: each computes the scores of 16 positions, all exchange their
-// scores and compute all weights, and each multiplies the weights by a quarter of the columns of V. Two
-// threadgroups fit in a core at once.
+// A threadgroup, or a cluster of them, computes the Q heads of a row that share K and V, up to 16 pairs of a row
+// and a head. It computes them as attn_units.h does, with the same bits, but four SIMD groups share the work of a
+// tile in another way, because there are so few pairs: each computes the scores of 16 positions, all exchange their
+// scores and compute all weights, and each multiplies the weights by a quarter of the columns of V.
+//
+// The work is divided into spans: the tiles of a segment that a way takes. Four SIMD groups compute one span after
+// the other. The states of spans are joined in the order in which attn_units.h joins them: first the segments of each
+// way, then the ways. The threadgroups of a cluster each compute some spans, and the first of them joins all states.
 //
 // K and V of the row's own position, the last one that it sees, are computed in threadgroup memory, written
 // to the cache, and put into their tile from there. No other threadgroup reads them.
@@ -26,6 +29,7 @@ struct own_row {
     head_turn turn;           // of all heads; x and w are set for each head
     float eps;
     uint heads;              // that share K and V
+    bool made;               // K and V are computed
     kv_rows_to k_to, v_to;   // in the cache
     threadgroup uchar *queries;
     threadgroup half *newest; // K, then V, as the cache returns them
@@ -48,11 +52,11 @@ static inline void quantise_own(threadgroup half *to, kv_rows_to cache, threadgr
     }
 }
 
-// make_own computes Q of the heads, and K and V. A SIMD group computes one head at a time. Q of the pairs past
+// make_own computes Q of the heads, and K and V if they are made. A SIMD group computes one head at a time. Q of the pairs past
 // the last is 0.
 template <uint D>
 static inline void make_own(thread const own_row &o, uint kind, float by, uint lane, uint simd, uint simds) {
-    for (uint i = simd; i < o.heads + 2; i += simds) {
+    for (uint i = simd; i < o.heads + (o.made ? 2 : 0); i += simds) {
         const bool is_q = i < o.heads;
         const bool is_v = i > o.heads;
         head_turn h = o.turn;
@@ -96,21 +100,65 @@ static inline void make_own(thread const own_row &o, uint kind, float by, uint l
     }
 }
 
+// own_work is the work of a row, and the spans of it that four SIMD groups compute: every teams-th from first on
+// that is before last.
+struct own_work {
+    uint begin, end;  // positions
+    uint each;        // positions of a segment
+    uint ways, spans; // in which a segment is divided, and in all
+    uint first, last; // spans
+    uint teams;
+    bool newest; // one of the threadgroup's spans has the row's own position
+};
+
+// own_tile is a tile of a span. Its page is read when the tile before it is next, so that no copy waits for it.
+struct own_tile {
+    uint span, at, end; // at is its first position, end that of the first after the span
+    uint page;
+};
+
+// tile_page returns the page of a tile, which is as long as a page.
+static inline uint tile_page(thread const attn_part &a, uint at) { return a.paged ? a.pages.entries[min(at / PIANOLA_UNIT, a.pages.count - 1)] : 0; }
+
+// first_tile returns the first tile of a span.
+static inline own_tile first_tile(thread const own_work &w, thread const attn_part &a, uint span) {
+    const uint segment = span / w.ways;
+    const uint begin = w.begin + segment * w.each;
+    const uint at = begin + (span - segment * w.ways) * PIANOLA_UNIT;
+    return {span, at, min(begin + w.each, w.end), tile_page(a, at)};
+}
+
+// ends_span reports whether a tile is the last of its span. next_tile returns the tile after it.
+static inline bool ends_span(thread const own_work &w, thread const own_tile &t) { return t.at + w.ways * PIANOLA_UNIT >= t.end; }
+static inline own_tile next_tile(thread const own_work &w, thread const attn_part &a, thread const own_tile &t) {
+    if (!ends_span(w, t)) {
+        const uint at = t.at + w.ways * PIANOLA_UNIT;
+        return {t.span, at, t.end, tile_page(a, at)};
+    }
+    return first_tile(w, a, t.span + w.teams);
+}
+
 // fill_own starts to copy K or V of a tile. a.end is the row's own position, which is not in the cache: it is
 // copied from threadgroup memory if it is made, and otherwise left out. Positions that the row does not see
 // are 0.
 template <uint D>
-static inline void fill_own(threadgroup uchar *to, kv_rows rows, thread const attn_part &a, threadgroup const half *newest, bool made, uint position, uint tid, uint threads) {
-    if (position >= a.begin && position + PIANOLA_UNIT <= a.end) {
-        fill_tile<D>(to, rows, a, position, tid, threads);
+static inline void fill_own(threadgroup uchar *to, kv_rows rows, thread const attn_part &a, threadgroup const half *newest, bool made, thread const own_tile &tile, uint tid, uint threads) {
+    const ulong first = (ulong(min(tile.page, a.pages.last)) * a.pages.heads + a.head) * PIANOLA_PAGE; // in a page
+    if (tile.at >= a.begin && tile.at + PIANOLA_UNIT <= a.end && (!a.paged || D == 64 || D == 128)) {
+        if (a.paged) {
+            fill_rows<D>(to, rows, a, first, tid, threads);
+        } else {
+            fill_tile<D>(to, rows, a, tile.at, tid, threads);
+        }
         return;
     }
     for (uint i = tid; i < PIANOLA_UNIT * (D / 8); i += threads) {
-        const uint at = position + i / (D / 8);
+        const uint row = i / (D / 8);
+        const uint at = tile.at + row;
         const uint piece = i % (D / 8);
-        threadgroup uchar *slot = to + column_at(i / (D / 8), piece);
+        threadgroup uchar *slot = to + column_at(row, piece);
         if (at >= a.begin && at < a.end) {
-            fill_piece(slot, rows, a, cache_at(a, at), piece);
+            fill_piece(slot, rows, a, a.paged ? first + row : cache_at(a, at), piece);
         } else if (at != a.end) {
             *(threadgroup uint4 *)slot = uint4(0);
         } else if (made) {
@@ -119,29 +167,25 @@ static inline void fill_own(threadgroup uchar *to, kv_rows rows, thread const at
     }
 }
 
-// fill_own_keys starts to copy K of a tile to a slot, and fill_own_values V.
+// fill_own_keys starts to copy K of a tile to a slot, and fill_own_values V, if the tile's span is one of those of w.
 template <uint D>
-static inline void fill_own_keys(thread const tile_ring &r, thread const attn_part &a, threadgroup const half *newest, bool made, uint tile, uint slot) {
-    if (tile < r.tiles) {
-        fill_own<D>(keys_at<D>(r, slot), a.k, a, newest, made, r.first + tile * r.step, r.tid, r.threads);
+static inline void fill_own_keys(thread const tile_ring &r, thread const own_work &w, thread const attn_part &a, threadgroup const half *newest, bool made, thread const own_tile &tile, uint slot) {
+    if (tile.span < w.last) {
+        fill_own<D>(keys_at<D>(r, slot), a.k, a, newest, made, tile, r.tid, r.threads);
     }
     commit_stage();
 }
 template <uint D>
-static inline void fill_own_values(thread const tile_ring &r, thread const attn_part &a, threadgroup const half *newest, bool made, uint tile, uint slot) {
-    if (tile < r.tiles) {
-        fill_own<D>(values_at<D>(r, slot), a.v, a, newest + D, made, r.first + tile * r.step, r.tid, r.threads);
+static inline void fill_own_values(thread const tile_ring &r, thread const own_work &w, thread const attn_part &a, threadgroup const half *newest, bool made, thread const own_tile &tile, uint slot) {
+    if (tile.span < w.last) {
+        fill_own<D>(values_at<D>(r, slot), a.v, a, newest + D, made, tile, r.tid, r.threads);
     }
     commit_stage();
 }
 
-// put_newest puts K and V of the row's own position into their tile if that has been filled without them.
+// put_newest puts K and V of the row's own position into a tile that has been filled without them.
 template <uint D>
-static inline void put_newest(thread const tile_ring &r, thread const attn_part &a, threadgroup const half *newest) {
-    if (a.end < r.first || (a.end - r.first) % r.step >= PIANOLA_UNIT || (a.end - r.first) / r.step >= r.slots) {
-        return;
-    }
-    const uint slot = (a.end - r.first) / r.step;
+static inline void put_newest(thread const tile_ring &r, thread const attn_part &a, threadgroup const half *newest, uint slot) {
     if (r.tid < D / 4) {
         const uint piece = r.tid % (D / 8);
         threadgroup uchar *to = r.tid < D / 8 ? keys_at<D>(r, slot) : values_at<D>(r, slot);
@@ -195,80 +239,320 @@ static inline void add_own(thread unit_state<D / 4, 1> &u, threadgroup const uch
     }
 }
 
-// attend_own computes a row with heads of D elements. a.end is the row's own position. If K and V are settled, it waits
-// for its inputs after it has started to copy them.
+// own_states is where the states of spans are in threadgroup memory. A state is an array of vectors for each of
+// the 128 threads that computed it: the sums of the first 8 pairs, those of the others if there are more, and the largest
+// scores and the sums of weights.
+struct own_states {
+    threadgroup float4 *at; // the thread's part of the first state
+    bool all;               // there are more than 8 pairs
+};
+
+// own_vectors returns the number of vectors of a state.
 template <uint D>
-static inline void attend_own(thread const attn_part &a, thread const attn_pairs &t, thread const own_row &row, halves_place h, bool settled, threadgroup uchar *tg, uint slots, uint lane, uint simd, uint simds) {
-    const uint way = simd / 4;
+static inline uint own_vectors(bool all) { return (all ? D / 32 : D / 64) + 1; }
+
+// own_state returns the thread's part of a state.
+template <uint D>
+static inline threadgroup float4 *own_state(thread const own_states &s, uint i) { return s.at + i * (own_vectors<D>(s.all) * 128); }
+
+// put_state writes a state.
+template <uint D>
+static inline void put_state(thread const own_states &s, uint i, thread const unit_state<D / 4, 1> &u) {
+    threadgroup float4 *to = own_state<D>(s, i);
+    PIANOLA_UNROLL
+    for (uint n = 0; n < D / 64; n++) {
+        to[128 * n] = float4(u.sums[8 * n], u.sums[8 * n + 1], u.sums[8 * n + 4], u.sums[8 * n + 5]);
+        if (s.all) {
+            to[128 * (D / 64 + n)] = float4(u.sums[8 * n + 2], u.sums[8 * n + 3], u.sums[8 * n + 6], u.sums[8 * n + 7]);
+        }
+    }
+    to[128 * (own_vectors<D>(s.all) - 1)] = float4(u.top, u.total);
+}
+
+// clear_state sets a state to that of no positions.
+template <uint D>
+static inline void clear_state(thread unit_state<D, 1> &u) {
+    PIANOLA_UNROLL
+    for (uint i = 0; i < D / 2; i++) {
+        u.sums[i] = 0.0f;
+    }
+    u.top = float2(PIANOLA_UNSEEN);
+    u.total = float2(0.0f);
+}
+
+// state_half is the part of a state for 8 of its pairs, and the largest scores and sums of weights of all.
+template <uint D>
+struct state_half {
+    float4 sums[D / 64];
+    float4 ends;
+};
+
+// vector_of returns a vector in threadgroup memory; if Remote is set, that of the threadgroup with the given rank in
+// the cluster.
+template <bool Remote>
+static inline float4 vector_of(threadgroup const float4 *at, uint rank) {
+#if defined(PIANOLA_NVPTX) && PIANOLA_SM >= 90
+    if (Remote) {
+        return metal::shim::cluster_load(metal::shim::shared_address(at), rank);
+    }
+#endif
+    (void)rank;
+    return *at;
+}
+
+// half_of returns the first or second half of a state.
+template <uint D, bool Remote>
+static inline state_half<D> half_of(thread const own_states &s, uint i, uint half_, uint rank) {
+    threadgroup const float4 *from = own_state<D>(s, i);
+    state_half<D> v;
+    PIANOLA_UNROLL
+    for (uint n = 0; n < D / 64; n++) {
+        v.sums[n] = vector_of<Remote>(from + 128 * (half_ * (D / 64) + n), rank);
+    }
+    v.ends = vector_of<Remote>(from + 128 * (own_vectors<D>(s.all) - 1), rank);
+    return v;
+}
+
+// join_half joins the sums of a half of u with those of a state for earlier positions, if Before is set, or for later
+// ones.
+template <uint D, uint Half, bool Before>
+static inline void join_half(thread unit_state<D / 4, 1> &u, thread const state_half<D> &v, thread const joining &j) {
+    const float before = Half == 0 ? j.before.x : j.before.y;
+    const float after = Half == 0 ? j.after.x : j.after.y;
+    PIANOLA_UNROLL
+    for (uint i = 0; i < D / 16; i++) {
+        thread float &sum = u.sums[i / 4 * 8 + i % 4 / 2 * 4 + i % 2 + 2 * Half];
+        const float other = v.sums[i / 4][i % 4];
+        sum = Before ? joined(other, before, sum, after) : joined(sum, before, other, after);
+    }
+}
+
+// join_state joins u with a state of the threadgroup for earlier positions, if Before is set, or for later ones.
+template <uint D, bool Before>
+static inline void join_state(thread unit_state<D / 4, 1> &u, thread const own_states &s, uint i) {
+    const state_half<D> v = half_of<D, false>(s, i, 0, 0);
+    const joining j = Before ? joining_of(v.ends.xy, u.top) : joining_of(u.top, v.ends.xy);
+    join_half<D, 0, Before>(u, v, j);
+    if (s.all) {
+        const state_half<D> second = half_of<D, false>(s, i, 1, 0);
+        join_half<D, 1, Before>(u, second, j);
+    }
+    u.top = j.top;
+    u.total = Before ? joined_two(v.ends.zw, j.before, u.total, j.after) : joined_two(u.total, j.before, v.ends.zw, j.after);
+}
+
+// join_spans joins the states of the spans of a way, a half of each, of which each threadgroup of the cluster has each.
+// The sums of u must be 0.
+template <uint D, uint Half>
+static inline void join_spans(thread unit_state<D / 4, 1> &u, thread const own_states &s, thread const own_work &w, uint way, uint each) {
+    const uint few = 4; // states that are loaded at once
+    u.top = float2(PIANOLA_UNSEEN);
+    u.total = float2(0.0f);
+    _Pragma("clang loop unroll(disable)")
+    for (uint first = way; first < w.spans; first += few * w.ways) {
+        state_half<D> v[few];
+        PIANOLA_UNROLL
+        for (uint i = 0; i < few; i++) {
+            const uint span = min(first + i * w.ways, w.spans - 1);
+            v[i] = half_of<D, true>(s, span % each, Half, span / each);
+        }
+        PIANOLA_UNROLL
+        for (uint i = 0; i < few; i++) {
+            if (first + i * w.ways < w.spans) {
+                const joining j = joining_of(u.top, v[i].ends.xy);
+                join_half<D, Half, false>(u, v[i], j);
+                u.top = j.top;
+                u.total = joined_two(u.total, j.before, v[i].ends.zw, j.after);
+            }
+        }
+    }
+}
+
+// end_span joins the state of a span with those of the spans before of its way or, in a cluster, puts it away. Unless it
+// is the last span of the SIMD groups, it sets u to the state of no positions.
+template <uint D>
+static inline void end_span(thread unit_state<D / 4, 1> &u, thread const own_states &s, thread const own_work &w, uint span, uint each, uint cluster) {
+    if (cluster == 1 && span >= w.ways) {
+        join_state<D, true>(u, s, span % w.ways);
+    }
+    if (cluster > 1 || span + w.teams < w.last) {
+        put_state<D>(s, cluster > 1 ? span % each : span % w.ways, u);
+        clear_state(u);
+    }
+}
+
+// join_cluster joins the states of each way, which the threadgroups of a cluster hold, and returns whether this is the
+// threadgroup that has the results: u is that of the last way of the SIMD groups.
+template <uint D>
+static inline bool join_cluster(thread unit_state<D / 4, 1> &u, thread const own_states &s, thread const own_work &w, uint team, uint each, uint rank) {
+#if defined(PIANOLA_NVPTX) && PIANOLA_SM >= 90
+    metal::shim::cluster_wait(); // the states are there
+    if (rank == 0) {
+        for (uint way = team; way < min(w.ways, w.spans); way += w.teams) {
+            if (way > team) {
+                put_state<D>(s, way - w.teams, u);
+            }
+            clear_state(u);
+            join_spans<D, 0>(u, s, w, way, each);
+            if (s.all) {
+                join_spans<D, 1>(u, s, w, way, each);
+            }
+        }
+    }
+    metal::shim::cluster_wait(); // the first threadgroup reads this one's memory
+#else
+    (void)u, (void)s, (void)w, (void)team, (void)each;
+#endif
+    return rank == 0;
+}
+
+// join_ways_own joins the states of the ways, of which u is one.
+template <uint D>
+static inline void join_ways_own(thread unit_state<D / 4, 1> &u, thread const own_states &s, uint way) {
+    if (way == 0) {
+        join_state<D, false>(u, s, 1);
+    } else {
+        join_state<D, true>(u, s, 0);
+    }
+}
+
+// work_of returns the work of a row whose own position is a.end, for the teams of the threadgroups of a cluster, and the number
+// of spans of a threadgroup in each.
+template <uint D>
+static inline own_work work_of(thread const attn_part &a, uint team, uint teams, uint rank, uint cluster, thread uint &each) {
+    own_work w;
+    w.teams = teams;
+    w.ways = segmented(D) ? 2 : teams;
+    const uint step = w.ways * PIANOLA_UNIT;
+    w.begin = a.begin / step * step;
+    w.end = a.end + 1;
+    const uint positions = w.end - w.begin;
+    w.each = segmented(D) ? segment_of(positions) : (positions + step - 1) / step * step;
+    const uint segments = 1 + uint(positions > w.each) + uint(positions > 2 * w.each) + uint(positions > 3 * w.each);
+    w.spans = segments * w.ways;
+    if (teams == w.ways) {
+        w.end = w.begin + (positions + step - 1) / step * step; // all teams have as many tiles
+    } else if (positions - (segments - 1) * w.each <= PIANOLA_UNIT) {
+        w.spans--; // the second way has no positions of the last segment
+    }
+    const uint own = (segments - 1) * w.ways + a.end / PIANOLA_UNIT % w.ways;
+    each = (w.spans + cluster * teams - 1) / (cluster * teams) * teams;
+    w.newest = own - rank * each < each;
+    w.first = rank * each + team;
+    w.last = min((rank + 1) * each, w.spans);
+    return w;
+}
+
+// attend_own computes a row with heads of D elements, in a cluster of threadgroups of which this one has the given rank.
+// a.end is the row's own position. If K and V are settled, it waits for its inputs after it has started to copy them.
+template <uint D>
+static inline void attend_own(thread const attn_part &a, thread const attn_pairs &t, thread const own_row &row, halves_place h, bool settled, threadgroup uchar *tg, uint slots, uint rank, uint cluster, uint lane, uint simd, uint simds) {
+#if !defined(PIANOLA_NVPTX) || PIANOLA_SM < 90
+    if (rank > 0) { // the first threadgroup computes all spans
+        return;
+    }
+    cluster = 1;
+#endif
+    const uint team = simd / 4;
     const uint part = simd % 4;
-    const uint ways = simds / 4;
+    uint each;
+    const own_work w = work_of<D>(a, team, simds / 4, rank, cluster, each);
+    if (rank * each >= w.spans) {
+        if (settled) {
+            wait_inputs(); // as every command that begins early must before it ends
+        }
+        return;
+    }
     tile_ring r;
-    r.at = tg + way * slots * (2 * PIANOLA_TILE_BLOCKS(D));
+    r.at = tg + team * slots * (2 * PIANOLA_TILE_BLOCKS(D));
     r.slots = slots;
-    r.step = ways * PIANOLA_UNIT;
-    r.first = a.begin / r.step * r.step;
-    r.tiles = (a.end + 1 - r.first + r.step - 1) / r.step;
-    r.first += way * PIANOLA_UNIT;
     r.threads = 128;
     r.tid = part * 32 + lane;
-    r.barrier = 1 + way;
+    r.barrier = 1 + team;
     own_row o = row;
-    threadgroup uchar *rest = tg + ways * slots * (2 * PIANOLA_TILE_BLOCKS(D));
-    threadgroup float *exchange = (threadgroup float *)rest + way * PIANOLA_OWN_SCORES + lane;
-    o.queries = rest + ways * (4 * PIANOLA_OWN_SCORES);
+    o.made = w.newest;
+    threadgroup uchar *rest = tg + w.teams * slots * (2 * PIANOLA_TILE_BLOCKS(D));
+    threadgroup float4 *exchange = (threadgroup float4 *)((threadgroup float *)rest + team * PIANOLA_OWN_SCORES) + lane;
+    o.queries = rest + w.teams * (4 * PIANOLA_OWN_SCORES);
     o.newest = (threadgroup half *)(o.queries + 2 * PIANOLA_OWN_PAIRS * D);
     o.head = (threadgroup float *)(o.newest + 2 * D);
+    const own_states states = {(threadgroup float4 *)(o.head + (a.kind == PIANOLA_KV_Q8_0 ? 2 * D : 0)) + r.tid, t.shared > 8};
+    own_tile next = first_tile(w, a, w.first); // the tile whose K is copied next
+    uint newest = slots;                    // slot of the tile of the row's own position
     for (uint i = 0; i < slots; i++) {
-        fill_own_keys<D>(r, a, o.newest, false, i, i);
-        fill_own_values<D>(r, a, o.newest, false, i, i);
+        fill_own_keys<D>(r, w, a, o.newest, false, next, i);
+        fill_own_values<D>(r, w, a, o.newest, false, next, i);
+        newest = next.span < w.last && a.end - next.at < PIANOLA_UNIT ? i : newest;
+        next = next_tile(w, a, next);
     }
     if (settled) {
         wait_inputs();
     }
     make_own<D>(o, a.kind, a.scale, lane, simd, simds);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    put_newest<D>(r, a, o.newest);
+    if (newest < slots) {
+        put_newest<D>(r, a, o.newest, newest);
+    }
 
     const uint4 sees = uint4(pair_sees(t, 0), pair_sees(t, 0));
     unit_state<D / 4, 1> u;
-    PIANOLA_UNROLL
-    for (uint i = 0; i < D / 8; i++) {
-        u.sums[i] = 0.0f;
-    }
-    u.top = float2(PIANOLA_UNSEEN);
-    u.total = float2(0.0f);
+    clear_state(u);
     uint slot = 0;
-    uint past = 0; // slot of the tile before
-    for (uint i = 0; i < r.tiles; i++) {
+    uint past = slots; // slot of the tile before, if there is one
+    own_tile values = next;
+    for (own_tile tile = first_tile(w, a, w.first); tile.span < w.last; tile = next_tile(w, a, tile)) {
         meet_own(r);
-        if (i > 0) { // all SIMD groups are done with V of the tile before
-            fill_own_values<D>(r, a, o.newest, true, i - 1 + slots, past);
+        if (past < slots) { // all SIMD groups are done with V of the tile before
+            fill_own_values<D>(r, w, a, o.newest, true, values, past);
         }
         float own[8];
         score_own<D>(own, o.queries, keys_at<D>(r, slot), lane, part);
         PIANOLA_UNROLL
-        for (uint k = 0; k < 8; k++) {
-            exchange[(8 * part + k) * 32] = own[k];
+        for (uint k = 0; k < 2; k++) {
+            exchange[(2 * part + k) * 32] = float4(own[4 * k], own[4 * k + 1], own[4 * k + 2], own[4 * k + 3]);
         }
         meet_own(r);
         // All SIMD groups are done with K of the tile.
-        fill_own_keys<D>(r, a, o.newest, true, i + slots, slot);
+        fill_own_keys<D>(r, w, a, o.newest, true, next, slot);
+        values = next;
+        next = next_tile(w, a, next);
         PIANOLA_UNROLL
-        for (uint k = 0; k < PIANOLA_UNIT / 2; k++) {
-            u.scores[k] = exchange[k * 32];
+        for (uint k = 0; k < PIANOLA_UNIT / 8; k++) {
+            const float4 v = exchange[k * 32];
+            u.scores[4 * k] = v.x;
+            u.scores[4 * k + 1] = v.y;
+            u.scores[4 * k + 2] = v.z;
+            u.scores[4 * k + 3] = v.w;
         }
-        const float2 shrink = weigh_scores(u, r.first + i * r.step, sees, sees.xy, a.soft_cap, lane);
+        const float2 shrink = weigh_scores(u, tile.at, sees, sees.xy, a.soft_cap, lane);
         shrink_sums(u, shrink);
         round_weights(u);
         add_own<D>(u, values_at<D>(r, slot), lane, part);
+        if (ends_span(w, tile)) {
+            end_span<D>(u, states, w, tile.span, each, cluster);
+        }
         past = slot;
         slot = slot + 1 == slots ? 0 : slot + 1;
     }
-    if (ways > 1) {
-        join_ways(u, tg, lane, simd);
-        if (simd >= 4) {
+    uint way = (w.spans - 1) % w.ways; // of u, if there is one team
+    if (cluster > 1) {
+        if (!join_cluster<D>(u, states, w, team, each, rank)) {
             return;
         }
+        way = min(w.ways, w.spans) - 1;
+    }
+    if (w.teams > 1) {
+        if (team > 0) {
+            put_state<D>(states, 1, u);
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        if (team > 0) {
+            return;
+        }
+        way = 0;
+    }
+    if (w.spans > 1) {
+        join_ways_own<D>(u, states, way);
     }
     h.column += part * (D / 4);
     put_pairs(u, a, t, h, 0, lane);

@@ -3,22 +3,22 @@
 
 // attn_tile_of selects the number of elements of a head that the code is compiled for. Rounded up to
 // 64 it must be that of the head, because the declaration's threadgroup memory is for the head.
-template <uint Terms>
+template <uint Terms, bool Segments>
 static inline void attn_tile_of(thread const attn_part &a, thread const attn_pairs &t, thread const halves_place &h, threadgroup uchar *tg, uint units, uint slots, uint lane, uint simd, uint simds) {
     switch (a.d) {
-    case 64: attend_units<64, Terms>(a, t, h, tg, units, slots, lane, simd, simds); break;
-    case 80: attend_units<80, Terms>(a, t, h, tg, units, slots, lane, simd, simds); break;
-    case 96: attend_units<96, Terms>(a, t, h, tg, units, slots, lane, simd, simds); break;
-    case 160: attend_units<160, Terms>(a, t, h, tg, units, slots, lane, simd, simds); break;
+    case 64: attend_units<64, Terms, Segments>(a, t, h, tg, units, slots, lane, simd, simds); break;
+    case 80: attend_units<80, Terms, Segments>(a, t, h, tg, units, slots, lane, simd, simds); break;
+    case 96: attend_units<96, Terms, Segments>(a, t, h, tg, units, slots, lane, simd, simds); break;
+    case 160: attend_units<160, Terms, Segments>(a, t, h, tg, units, slots, lane, simd, simds); break;
     default:
         if (a.d < 64) {
-            attend_units<64, Terms>(a, t, h, tg, units, slots, lane, simd, simds);
+            attend_units<64, Terms, Segments>(a, t, h, tg, units, slots, lane, simd, simds);
         } else if (a.d <= 128) {
-            attend_units<128, Terms>(a, t, h, tg, units, slots, lane, simd, simds);
+            attend_units<128, Terms, Segments>(a, t, h, tg, units, slots, lane, simd, simds);
         } else if (a.d <= 192) {
-            attend_units<192, Terms>(a, t, h, tg, units, slots, lane, simd, simds);
+            attend_units<192, Terms, Segments>(a, t, h, tg, units, slots, lane, simd, simds);
         } else {
-            attend_units<256, Terms>(a, t, h, tg, units, slots, lane, simd, simds);
+            attend_units<256, Terms, Segments>(a, t, h, tg, units, slots, lane, simd, simds);
         }
     }
 }
@@ -89,10 +89,14 @@ kernel void attn_tile(
         // The compiler does not know that the number is the same for all lanes. If it does, the
         // addresses of products are uniform.
         const uint uniform = simd_broadcast_first(simd);
-        if (ACT == PIANOLA_ACT_F16) {
-            attn_tile_of<1>(a, t, h, tg, p.units, p.slots, lane, uniform, simds);
+        if (SEGMENTS != 0) {
+#if !defined(PIANOLA_NVPTX) || defined(PIANOLA_WARPGROUPS) // only tables for such products have segments
+            attn_tile_of<1, true>(a, t, h, tg, p.units, p.slots, lane, uniform, simds);
+#endif
+        } else if (ACT == PIANOLA_ACT_F16) {
+            attn_tile_of<1, false>(a, t, h, tg, p.units, p.slots, lane, uniform, simds);
         } else {
-            attn_tile_of<2>(a, t, h, tg, p.units, p.slots, lane, uniform, simds);
+            attn_tile_of<2, false>(a, t, h, tg, p.units, p.slots, lane, uniform, simds);
         }
         own.first += own.count;
         if (own.first >= own.end) {

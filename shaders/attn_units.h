@@ -8,6 +8,10 @@
 // In threadgroup memory, Q of a unit and K and V of a tile are blocks of 64 rows by 64 columns
 // in the layout of chunks.h. K and V are copied several steps ahead of the tile that is
 // multiplied.
+//
+// In a table for batching, the positions that a row sees are divided into up to four segments of tiles. Each has
+// sums of its own, which are joined in order, so that several threadgroups can each compute a segment of a row,
+// see attn_own.h, and the row has the same bits.
 #ifndef PIANOLA_ATTN_UNITS_H
 #define PIANOLA_ATTN_UNITS_H
 
@@ -20,6 +24,37 @@
 // Bytes of a block, and of a unit's Q or a tile's K or V.
 #define PIANOLA_BLOCK (PIANOLA_UNIT * PIANOLA_CHUNK_BYTES)
 #define PIANOLA_TILE_BLOCKS(D) ((D + 63) / 64 * PIANOLA_BLOCK)
+
+// Segments of a row, and positions of the smallest. A segment is a multiple of the tiles of two ways.
+#define PIANOLA_MOST_SEGMENTS 4
+#define PIANOLA_LEAST_SEGMENT 512
+#define PIANOLA_SEGMENT_STEP (2 * PIANOLA_UNIT)
+
+// segmented reports whether the positions of heads of d elements are divided into segments.
+static inline constexpr bool segmented(uint d) { return d <= 128; }
+
+// segment_of returns the number of positions of a segment of a row that sees a number of positions, counted from the
+// first of its first step of tiles.
+static inline uint segment_of(uint positions) {
+    const uint each = (positions + PIANOLA_MOST_SEGMENTS - 1) / PIANOLA_MOST_SEGMENTS;
+    return max((each + PIANOLA_SEGMENT_STEP - 1) / PIANOLA_SEGMENT_STEP * PIANOLA_SEGMENT_STEP, uint(PIANOLA_LEAST_SEGMENT));
+}
+
+// joining is how the states of some pairs are joined with those of the same pairs for later positions: the largest
+// scores of both, and the factors of the sums of each.
+struct joining {
+    float2 top, before, after;
+};
+static inline joining joining_of(float2 before, float2 after) {
+    const float2 most = max(before, after);
+    return {most, exp2(before - most), exp2(after - most)};
+}
+
+// joined returns a joined sum, and joined_two those of two pairs or of two columns.
+static inline float joined(float before, float by, float after, float after_by) { return fma(before, by, after * after_by); }
+static inline float2 joined_two(float2 before, float2 by, float2 after, float2 after_by) {
+    return float2(joined(before.x, by.x, after.x, after_by.x), joined(before.y, by.y, after.y, after_by.y));
+}
 
 // halves_place is where the results of attention become rows of float16, see halves.h. V is float16 already,
 // and so is a mean of it but for rounding: the unit of a row is 1.
@@ -86,24 +121,29 @@ static inline void fill_piece(threadgroup uchar *to, kv_rows rows, thread const 
     }
 }
 
+// fill_rows starts to copy K or V of a tile whose rows of 64 or 128 columns follow each other in the cache, from
+// row on, as those of a page do. A thread copies the same piece of every 8th row, or of rows further apart, so that only
+// their addresses differ.
+template <uint D>
+static inline void fill_rows(threadgroup uchar *to, kv_rows rows, thread const attn_part &a, ulong row, uint tid, uint threads) {
+    const uint piece = tid % (D / 8);
+    const uint pass = threads / (D / 8);
+    threadgroup uchar *slot = to + column_at(tid / (D / 8), piece);
+    row += tid / (D / 8);
+    for (uint r = 0; r < PIANOLA_UNIT; r += D / 32 * pass) {
+        PIANOLA_UNROLL
+        for (uint k = 0; k < D / 32; k++) {
+            fill_piece(slot + (r + k * pass) * PIANOLA_CHUNK_BYTES, rows, a, row + (r + k * pass), piece);
+        }
+    }
+}
+
 // fill_tile starts to copy K or V of a tile. Positions outside of the part's range repeat its ends.
 template <uint D>
 static inline void fill_tile(threadgroup uchar *to, kv_rows rows, thread const attn_part &a, uint position, uint tid, uint threads) {
     const uint last = position + PIANOLA_UNIT - 1 - a.wrap;
-    // Of 64 and 128 columns a thread copies the same piece of every 8th row, or of rows further
-    // apart. Where the rows are consecutive in the cache, as those of a
-    // page are, only their addresses differ.
     if ((D == 64 || D == 128) && position >= a.begin && position + PIANOLA_UNIT <= a.end && (a.paged || last < a.cap || last - a.cap >= PIANOLA_UNIT - 1)) {
-        const uint piece = tid % (D / 8);
-        const uint pass = threads / (D / 8);
-        threadgroup uchar *slot = to + column_at(tid / (D / 8), piece);
-        const ulong row = cache_at(a, position) + tid / (D / 8);
-        for (uint r = 0; r < PIANOLA_UNIT; r += D / 32 * pass) {
-            PIANOLA_UNROLL
-            for (uint k = 0; k < D / 32; k++) {
-                fill_piece(slot + (r + k * pass) * PIANOLA_CHUNK_BYTES, rows, a, row + (r + k * pass), piece);
-            }
-        }
+        fill_rows<D>(to, rows, a, cache_at(a, position), tid, threads);
         return;
     }
     for (uint i = tid; i < PIANOLA_UNIT * (D / 8); i += threads) {
@@ -410,15 +450,12 @@ static inline void join_ways(thread unit_state<D, Terms> &u, threadgroup uchar *
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simd < 4) {
-        const float2 top = float2(states[0], states[128]);
-        const float2 most = max(u.top, top);
-        const float2 shrink = exp2(u.top - most);
-        const float2 by = exp2(top - most);
-        u.top = most;
-        u.total = u.total * shrink + float2(states[256], states[384]) * by;
+        const joining j = joining_of(u.top, float2(states[0], states[128]));
+        u.top = j.top;
+        u.total = joined_two(u.total, j.before, float2(states[256], states[384]), j.after);
         PIANOLA_UNROLL
         for (uint i = 0; i < D / 2; i++) {
-            u.sums[i] = u.sums[i] * (i % 4 < 2 ? shrink.x : shrink.y) + other[128 * i] * (i % 4 < 2 ? by.x : by.y);
+            u.sums[i] = joined(u.sums[i], i % 4 < 2 ? j.before.x : j.before.y, other[128 * i], i % 4 < 2 ? j.after.x : j.after.y);
         }
     }
 }
@@ -468,13 +505,92 @@ static inline void put_pairs(thread unit_state<D, Terms> &u, thread const attn_p
     }
 }
 
+// unit_segments is the joined state of the segments before that of the current tile. A thread keeps its part in
+// threadgroup memory, because there are not enough registers: sums, then the largest scores and the sums of weights.
+struct unit_segments {
+    threadgroup float4 *at;
+    uint threads; // of the threadgroup
+    uint step;    // positions from one tile of a way to the next
+    uint next;    // where the next segment of any pair of the SIMD group begins
+    bool some;    // there are such segments
+};
+
+// segments_of returns the segments of a row that sees some positions: the first position of the first step of tiles,
+// and the number of positions of each.
+static inline uint2 segments_of(uint2 sees, uint step) {
+    const uint first = sees.x / step * step;
+    return uint2(first, segment_of(sees.y - first));
+}
+
+// next_segment returns where the first segment after a position begins.
+static inline uint next_segment(uint2 sees, uint step, uint position) {
+    const uint2 s = segments_of(sees, step);
+    return position < s.x ? s.x + s.y : s.x + ((position - s.x) / s.y + 1) * s.y;
+}
+
+// set_next sets where the next segment after a position begins.
+static inline void set_next(thread unit_segments &g, uint position, uint4 sees) {
+    g.next = simd_min(min(next_segment(sees.xy, g.step, position), next_segment(sees.zw, g.step, position)));
+}
+
+// begins_segment reports whether a way's tile at a position is the first in its segment, but for the first segment.
+static inline bool begins_segment(uint2 sees, uint step, uint position) {
+    const uint2 s = segments_of(sees, step);
+    return position >= s.x + s.y && (position - s.x) % s.y < step;
+}
+
+// meet_segments ends the segments that end before a way's tile at a position, which is at least g.next: it joins their
+// states with those of the segments before, and keeps the result in threadgroup memory.
+template <uint D, uint Terms>
+static inline void meet_segments(thread unit_segments &g, thread unit_state<D, Terms> &u, uint position, uint4 sees) {
+    const bool x = begins_segment(sees.xy, g.step, position);
+    const bool y = begins_segment(sees.zw, g.step, position);
+    const float4 state = g.some ? g.at[D / 8 * g.threads] : float4(PIANOLA_UNSEEN, PIANOLA_UNSEEN, 0.0f, 0.0f);
+    const joining j = joining_of(state.xy, u.top);
+    const float2 total = joined_two(state.zw, j.before, u.total, j.after);
+    g.at[D / 8 * g.threads] = float4(x ? j.top.x : state.x, y ? j.top.y : state.y, x ? total.x : state.z, y ? total.y : state.w);
+    PIANOLA_UNROLL
+    for (uint i = 0; i < D / 8; i++) {
+        threadgroup float4 *at = g.at + i * g.threads;
+        const float4 v = g.some ? *at : float4(0.0f);
+        const float2 first = joined_two(v.xy, float2(j.before.x), float2(u.sums[4 * i], u.sums[4 * i + 1]), float2(j.after.x));
+        const float2 second = joined_two(v.zw, float2(j.before.y), float2(u.sums[4 * i + 2], u.sums[4 * i + 3]), float2(j.after.y));
+        *at = float4(x ? first : v.xy, y ? second : v.zw);
+        u.sums[4 * i] = x ? 0.0f : u.sums[4 * i];
+        u.sums[4 * i + 1] = x ? 0.0f : u.sums[4 * i + 1];
+        u.sums[4 * i + 2] = y ? 0.0f : u.sums[4 * i + 2];
+        u.sums[4 * i + 3] = y ? 0.0f : u.sums[4 * i + 3];
+    }
+    u.top = float2(x ? PIANOLA_UNSEEN : u.top.x, y ? PIANOLA_UNSEEN : u.top.y);
+    u.total = float2(x ? 0.0f : u.total.x, y ? 0.0f : u.total.y);
+    g.some = true;
+    set_next(g, position, sees);
+}
+
+// join_segments joins the state of the last segments with that of the segments before.
+template <uint D, uint Terms>
+static inline void join_segments(thread unit_segments &g, thread unit_state<D, Terms> &u) {
+    const float4 state = g.at[D / 8 * g.threads];
+    const joining j = joining_of(state.xy, u.top);
+    u.top = j.top;
+    u.total = joined_two(state.zw, j.before, u.total, j.after);
+    PIANOLA_UNROLL
+    for (uint i = 0; i < D / 8; i++) {
+        const float4 v = g.at[i * g.threads];
+        u.sums[4 * i] = joined(v.x, j.before.x, u.sums[4 * i], j.after.x);
+        u.sums[4 * i + 1] = joined(v.y, j.before.x, u.sums[4 * i + 1], j.after.x);
+        u.sums[4 * i + 2] = joined(v.z, j.before.y, u.sums[4 * i + 2], j.after.y);
+        u.sums[4 * i + 3] = joined(v.w, j.before.y, u.sums[4 * i + 3], j.after.y);
+    }
+}
+
 // attend_units computes units of pairs with heads of up to D elements; D is a multiple of 16. If
 // there are more SIMD groups than four for each unit, the next four take every other tile, in a ring
 // of their own.
 //
 // The scores of a tile are multiplied at the same time as V of the tile before, so that weights are
 // computed during products. A group of copies is K of a tile and V of the tile before.
-template <uint D, uint Terms>
+template <uint D, uint Terms, bool Segments>
 static inline void attend_units(thread const attn_part &a, thread const attn_pairs &t, thread const halves_place &h, threadgroup uchar *tg, uint units, uint slots, uint lane, uint simd, uint simds) {
 #ifdef PIANOLA_WARPGROUPS
     tg = metal::shim::aligned_matrix(tg);
@@ -517,6 +633,12 @@ static inline void attend_units(thread const attn_part &a, thread const attn_pai
     }
     u.top = float2(PIANOLA_UNSEEN);
     u.total = float2(0.0f);
+    const bool segments = Segments && segmented(D);
+    unit_segments g;
+    if (segments) {
+        g = {(threadgroup float4 *)(tg + (units * Terms + ways * slots * 2) * PIANOLA_TILE_BLOCKS(D)) + simd * 32 + lane, simds * 32, r.step, 0, false};
+        set_next(g, r.first, sees);
+    }
 
     meet_filled(r, slots - 1);
     uint4 queries[D / 16];
@@ -546,6 +668,10 @@ static inline void attend_units(thread const attn_part &a, thread const attn_pai
         fill_values<D>(r, a, i + slots - 2, before(r, slot));
         commit_stage();
         end_keys<1>(u);
+        if (segments && r.first + i * r.step >= g.next) {
+            end_values(u);
+            meet_segments(g, u, r.first + i * r.step, sees);
+        }
         const float2 shrink = weigh_scores(u, r.first + i * r.step, sees, all, a.soft_cap, lane);
         end_values(u);
         shrink_sums(u, shrink);
@@ -557,6 +683,9 @@ static inline void attend_units(thread const attn_part &a, thread const attn_pai
     multiply_values(u, values_at<D>(r, slot), lane);
     commit_tile();
     end_values(u);
+    if (segments && g.some) {
+        join_segments(g, u);
+    }
 
     if (ways > 1) {
         join_ways(u, tg, lane, simd);

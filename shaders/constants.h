@@ -31,7 +31,7 @@ constant uint NORM [[function_constant(PIANOLA_FC_NORM)]]; // 1 if the sum is no
 constant uint LEARNED [[function_constant(PIANOLA_FC_LEARNED)]]; // 1 if each head has a learned sink logit, which takes part in its softmax but has no value
 constant uint OVER [[function_constant(PIANOLA_FC_OVER)]]; // selects the experts that the router's softmax includes
 constant uint SEQUENCES [[function_constant(PIANOLA_FC_SEQUENCES)]]; // which sequences the rows belong to
-constant uint SEGMENTS [[function_constant(PIANOLA_FC_SEGMENTS)]]; // 1 if the sums of segments of the columns are added in order, as by gemm_few
+constant uint SEGMENTS [[function_constant(PIANOLA_FC_SEGMENTS)]]; // 1 if the sums of segments are added in order: those of the columns, as by gemm_few, or of the positions
 constant uint CONV [[function_constant(PIANOLA_FC_CONV)]]; // input and output of the convolution
 constant uint DECAY [[function_constant(PIANOLA_FC_DECAY)]]; // form of the weights of the decay
 constant uint GATE [[function_constant(PIANOLA_FC_GATE)]]; // order of a gate and a norm
@@ -39,6 +39,7 @@ constant uint SINGLE [[function_constant(PIANOLA_FC_SINGLE)]]; // on if there is
 constant uint SHAPE [[function_constant(PIANOLA_FC_SHAPE)]]; // usual if a threadgroup computes up to 32 rows of W and of x; wide if up to 64; whole if it keeps all rows of x, up to 8, in threadgroup memory
 constant uint HALVES [[function_constant(PIANOLA_FC_HALVES)]]; // 1 if the result becomes float16
 constant uint DIVISION [[function_constant(PIANOLA_FC_DIVISION)]]; // how threadgroups divide the segments of the columns: not at all; those of a cluster, which add their sums; or apart, each writing the sums of its segments
+constant uint CLUSTER [[function_constant(PIANOLA_FC_CLUSTER)]]; // threadgroups of a cluster, which divide the positions of a row: 1, 2, 4 or 8
 
 // The weight type, or its family if it has one.
 constant uint WTYPE_FAMILY = WTYPE < PIANOLA_FAMILIES ? WTYPE : WTYPE & PIANOLA_FAMILY_MASK;

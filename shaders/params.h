@@ -104,6 +104,7 @@
 #define PIANOLA_FC_SHAPE 29
 #define PIANOLA_FC_HALVES 30
 #define PIANOLA_FC_DIVISION 31
+#define PIANOLA_FC_CLUSTER 32
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
 #define PIANOLA_ACT_F16 2
@@ -629,7 +630,7 @@ typedef struct pianola_gemm_few_params {
 } pianola_gemm_few_params;
 PIANOLA_ASSERT_SIZE(pianola_gemm_few_params, 36);
 
-// attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row or of rows that follow each other in a sequence, as those of a prompt do, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. With halves, the result is the input of gemm_halves or gemm_few: V is float16, and so is its mean but for rounding. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.
+// attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row or of rows that follow each other in a sequence, as those of a prompt do, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. With segments, the sums of up to four segments of the positions of a row are joined in order if heads have up to 128 elements: a segment has a quarter of the positions, at least 512, and a whole number of steps of 128. With halves, the result is the input of gemm_halves or gemm_few: V is float16, and so is its mean but for rounding. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.
 typedef struct pianola_attn_tile_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
@@ -880,7 +881,7 @@ typedef struct pianola_head_layernorm_params {
 } pianola_head_layernorm_params;
 PIANOLA_ASSERT_SIZE(pianola_head_layernorm_params, 12);
 
-// Fuses qk_rope_kv and attn_tile with act == f16 and halves, for one row or for rows of different sequences; nothing is computed for rows that are not the only ones of their sequence. A threadgroup computes the heads of a row that share K and V, and also K and V of the row's own position, which no threadgroup reads from the cache. Threads of 128 divide the columns; if there are more, they divide the positions, as those of attn_tile do, and a row has the same bits.
+// Fuses qk_rope_kv and attn_tile with act == f16 and halves, for one row or for rows of different sequences; nothing is computed for rows that are not the only ones of their sequence. A threadgroup, or a cluster of them, computes the heads of a row that share K and V, and also K and V of the row's own position, which no threadgroup reads from the cache. Heads of up to 128 elements divide the positions of a row into segments, and each segment into two parts, as attn_tile does with 256 threads; larger heads divide them only among each 128 threads. The threadgroups of a cluster compute different parts, and the 128 or 256 threads of a threadgroup one or two at once. A row has the bits of attn_tile.
 typedef struct pianola_rope_attn_tile_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads

@@ -1,7 +1,7 @@
 // Fused attention of rows of different sequences: QK norm, RoPE, the KV write and attention.
 #include "attn_own.h"
 
-// A threadgroup handles the heads of a row that share K and V, over all visible positions.
+// A threadgroup, or a cluster of them, handles the heads of a row that share K and V, over all visible positions.
 // settled: k_cache v_cache
 [[max_total_threads_per_threadgroup(256)]]
 kernel void rope_attn_tile(
@@ -33,6 +33,9 @@ kernel void rope_attn_tile(
     const bool executed = runs(step);
     // What the step block says of the row is loaded together.
     const uint row = group.y;
+    const uint cluster = max(CLUSTER, 1u);
+    const uint share = group.x / cluster; // K and V head
+    const uint rank = group.x % cluster;
     const uint rows = s.rows;
     const bool stopped = row_stopped(step, row, SEQUENCES) || (SEQUENCES == PIANOLA_SEQUENCES_MANY && row_joined(step, row));
     attn_pairs t;
@@ -54,13 +57,13 @@ kernel void rope_attn_tile(
     t.q_stride = 0;
     t.out_stride = 0;
     t.aligned = false;
-    const uint head = group.x * t.shared;
+    const uint head = share * t.shared;
     a.d = HEAD_DIM;
     a.kind = KV;
     a.paged = SEQUENCES != PIANOLA_SEQUENCES_OWN;
-    a.head = group.x;
-    a.k = kv_rows_of(k_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : group.x);
-    a.v = kv_rows_of(v_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : group.x);
+    a.head = share;
+    a.k = kv_rows_of(k_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : share);
+    a.v = kv_rows_of(v_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : share);
     a.scale = p.scale * M_LOG2E_F;
     a.soft_cap = p.soft_cap * M_LOG2E_F;
     a.learned = LEARNED != 0;
@@ -73,20 +76,20 @@ kernel void rope_attn_tile(
     const ulong newest = a.paged ? page_row(a.pages, a.head, a.end) : cache_row(0, t.kv_len, cap, 0);
     own_row o;
     o.q = q + ulong(row) * p.q_stride + ulong(head) * HEAD_DIM;
-    o.k = k + ulong(row) * p.kv_stride + ulong(group.x) * HEAD_DIM;
-    o.v = v + ulong(row) * p.kv_stride + ulong(group.x) * HEAD_DIM;
+    o.k = k + ulong(row) * p.kv_stride + ulong(share) * HEAD_DIM;
+    o.v = v + ulong(row) * p.kv_stride + ulong(share) * HEAD_DIM;
     o.norm = norm;
     o.turn = {q, norm, angles + ulong(row) * p.half_ * 2, HEAD_DIM, p.half_, LAYOUT, QK_NORM != 0, 1.0f};
     o.eps = p.eps;
     o.heads = t.shared;
-    o.k_to = kv_row_of(k_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : group.x, newest);
-    o.v_to = kv_row_of(v_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : group.x, newest);
+    o.k_to = kv_row_of(k_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : share, newest);
+    o.v_to = kv_row_of(v_cache, KV, p.kv_heads, cap, HEAD_DIM, a.paged ? 0 : share, newest);
     const halves_place h = halves_place_of(halves, row, s.rows, head, p.heads, HEAD_DIM, p.few != 0);
     switch (HEAD_DIM) {
-    case 64: attend_own<64>(a, t, o, h, settled, tg, p.slots, lane, simd, simds); break;
-    case 128: attend_own<128>(a, t, o, h, settled, tg, p.slots, lane, simd, simds); break;
-    case 192: attend_own<192>(a, t, o, h, settled, tg, p.slots, lane, simd, simds); break;
-    default: attend_own<256>(a, t, o, h, settled, tg, p.slots, lane, simd, simds);
+    case 64: attend_own<64>(a, t, o, h, settled, tg, p.slots, rank, cluster, lane, simd, simds); break;
+    case 128: attend_own<128>(a, t, o, h, settled, tg, p.slots, rank, cluster, lane, simd, simds); break;
+    case 192: attend_own<192>(a, t, o, h, settled, tg, p.slots, rank, cluster, lane, simd, simds); break;
+    default: attend_own<256>(a, t, o, h, settled, tg, p.slots, rank, cluster, lane, simd, simds);
     }
 #endif
 }

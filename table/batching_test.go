@@ -35,7 +35,15 @@ func TestBatchingFaults(t *testing.T) {
 			tab.Specs[c.Spec].Values[kernels.AttnTileSpecLearned] = 1
 			c.Bind[kernels.AttnTileBindLogits] = c.Bind[kernels.AttnTileBindQ]
 		}, "its arithmetic for slot kv.0.k is attn_tile with constants"},
-		{"a number of ways", "h200", "tiny/qwen3", attn, func(_ *table.Table, c *table.Cmd) { c.Threadgroup[0] = 128 }, "threads/(128*units) [1]"},
+		{"a number of ways", "h200", "tiny/qwen3", attn, func(tab *table.Table, _ *table.Cmd) {
+			tab.Cmds[slices.IndexFunc(tab.Cmds, func(c table.Cmd) bool { return c.Kernel == kernels.AttnTile })].Threadgroup[0] = 128
+		}, "threads/(128*units) [1]"},
+		{"no segments", "h200", "tiny/qwen3", attn, func(tab *table.Table, _ *table.Cmd) {
+			c := &tab.Cmds[slices.IndexFunc(tab.Cmds, func(c table.Cmd) bool { return c.Kernel == kernels.AttnTile })]
+			tab.Specs = append(tab.Specs, tab.Specs[c.Spec])
+			c.Spec = uint16(len(tab.Specs) - 1)
+			tab.Specs[c.Spec].Values[kernels.AttnTileSpecSegments] = 0
+		}, "its arithmetic for slot kv.0.k is attn_tile with constants"},
 		{"a group of rows of experts", "cpu", "variants/qwen3_moe", experts, func(_ *table.Table, c *table.Cmd) {
 			p := kernels.ExpertGEMVParamsOf(c)
 			p.Group = 8

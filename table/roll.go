@@ -49,7 +49,7 @@ const (
 
 // RollVersion is the version of the roll format that Encode writes and Decode reads. It changes
 // with the format and with the meaning of a kernel's declaration.
-const RollVersion = 8
+const RollVersion = 9
 
 // MaxRollSize is the largest size of a roll in bytes. It is large enough for a table of MaxCmds
 // commands. The roll of a model with a hundred layers takes about 1 MiB.

@@ -15,13 +15,14 @@ type tile struct {
 	units, slots, threads int
 	act                   uint32 // 0, float32, in Apple's configuration
 	halves, few           bool   // the results are rows of float16
+	segments              bool   // the positions are divided into segments
 }
 
 // tiled returns the command for attn_tile that computes the same as one for attn.
 func (a attention) tiled(c command) command {
 	p := c.params.(kernels.AttnParams)
 	c.kernel, c.threads = kernels.AttnTile, uint32(a.tile.threads)
-	c.specs = []uint32{uint32(a.headDim), one(a.window > 0), one(a.q8), one(a.learned), a.tile.act, 0, one(a.tile.halves)}
+	c.specs = []uint32{uint32(a.headDim), one(a.window > 0), one(a.q8), one(a.learned), a.tile.act, 0, one(a.tile.halves), one(a.tile.segments)}
 	c.params = kernels.AttnTileParams{
 		Heads: p.Heads, KVHeads: p.KVHeads, QStride: p.QStride, Cap: p.Cap, Window: p.Window, Scale: p.Scale, SoftCap: p.SoftCap,
 		Units: uint32(a.tile.units), Slots: uint32(a.tile.slots),
@@ -68,6 +69,13 @@ func randomTile(r *rand.Rand, seed uint64) (a attention, tol float64) {
 	}
 	if a.tile.act == decl.ActF16 && a.kvHeads*a.shared*a.headDim%64 == 0 && r.IntN(2) == 0 {
 		a.tile.halves, a.tile.few, tol = true, a.rows <= 64 && r.IntN(2) == 0, 3e-3
+	}
+	if a.tile.act == decl.ActF16 && r.IntN(2) == 0 {
+		a.tile.segments = true
+		if a.rows < 40 && seed%3 == 0 {
+			a.kvLen = 400 + r.IntN(900)
+			a.context = a.kvLen + a.rows - 1 + r.IntN(100)
+		}
 	}
 	if a.softCap > 0 { // the cap has an error of 3e-7 of its largest score
 		tol = max(tol, 1e-4)

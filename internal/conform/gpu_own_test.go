@@ -22,24 +22,24 @@ func (c command) onGPU(t *testing.T, r *rand.Rand, cache string) [decl.MaxBindin
 func TestGPUOwn(t *testing.T) {
 	needHopper(t)
 	cache := t.TempDir()
-	for seed := range uint64(48) {
+	for seed := range uint64(72) {
 		r := rand.New(rand.NewPCG(seed, 43))
-		a, slots, threads := ownShape(r, seed)
+		a, w := ownShape(r, seed)
 		if seed%8 == 0 {
-			a.kvLen, a.window = 3000+r.IntN(100), 0
+			a.kvLen, a.window = 1500+r.IntN(2000), pick(r, 0, 0, 1200)
 			a.context = a.kvLen
 		}
 		columns := a.kvHeads * a.shared * a.headDim
 		base := a.command(r)
-		rope, attn := a.parted(base, threads)
+		rope, attn := a.parted(base, w)
 		made := rope.onGPU(t, r, cache)
 		attn.input["q"] = made[declared.QKRoPEKVBindQOut]
 		attn.input["k_cache"], attn.input["v_cache"] = made[declared.QKRoPEKVBindKCache], made[declared.QKRoPEKVBindVCache]
 		want, _ := attnHalves(t, attn.onGPU(t, r, cache)[declared.AttnTileBindHalves], columns, 1, false)
 		few := seed%2 == 0
-		got := a.own(base, slots, threads, few).onGPU(t, r, cache)
+		got := a.own(base, w, few).onGPU(t, r, cache)
 		rows, _ := attnHalves(t, got[declared.RoPEAttnTileBindHalves], columns, 1, few)
-		where := fmt.Sprintf("seed %d: %v, half %d, norm %t, %d slots, %d threads, few %t", seed, a.attention, a.half, a.norm, slots, threads, few)
+		where := fmt.Sprintf("seed %d: %v, half %d, norm %t, %+v, few %t", seed, a.attention, a.half, a.norm, w, few)
 		if !bytes.Equal(rows, want) {
 			n := 0
 			for i := range rows {

@@ -72,7 +72,7 @@ const attnHalves = "(few == 1 ? " + fewRows + " : rows)*(2*heads*head_dim + 128)
 // attnTile declares attention over the cache for the rows of a chunk.
 var attnTile = Kernel{
 	Name: "attn_tile",
-	Doc:  "attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row or of rows that follow each other in a sequence, as those of a prompt do, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. With halves, the result is the input of gemm_halves or gemm_few: V is float16, and so is its mean but for rounding. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.",
+	Doc:  "attn for many rows, by matrix products. If act is f16 or f16x2, Q and the weights are rounded to one float16 or to the sum of two; if it is f32, they stay float32. The values of a q8_0 cache are rounded to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64, or of 16 if act is f32. A threadgroup computes consecutive units, the last rows first; with sequences == many, those of one row or of rows that follow each other in a sequence, as those of a prompt do, and nothing for a row that has stopped. Threads of 128 compute a unit of 64; if there are more, they divide its positions. With segments, the sums of up to four segments of the positions of a row are joined in order if heads have up to 128 elements: a segment has a quarter of the positions, at least 512, and a whole number of steps of 128. With halves, the result is the input of gemm_halves or gemm_few: V is float16, and so is its mean but for rounding. Only NVIDIA GPUs have the kernel for f16 and f16x2, and only Apple GPUs that for f32.",
 	Grid: [3]string{"kv_heads", "sequences == many ? (joined == 1 ? ceildiv(rows, max(1, 64*units/(heads/kv_heads))) : rows)*ceildiv(heads/kv_heads,(act == f32 ? 16 : 64)*units) : ceildiv(rows*(heads/kv_heads),(act == f32 ? 16 : 64)*units)", "1"},
 	Require: []string{
 		"head_dim >= 16", "head_dim <= 256", "head_dim % 16 == 0", "kv_heads >= 1", "heads % kv_heads == 0", "heads >= 1",
@@ -80,7 +80,7 @@ var attnTile = Kernel{
 		"act == f16 || act == f16x2 || act == f32", "units >= 1",
 		"act == f32 || units <= 2", "act == f32 || threads == 128 || threads == 256", "act == f32 || threads >= 128*units",
 		"!halves || act == f16 && heads*head_dim % 64 == 0", "few == 0 || few == 1 && halves && rows <= 64",
-		"act == f32 || slots >= 2", "slots <= (act == f32 ? 0 : 4)",
+		"act == f32 || slots >= 2", "slots <= (act == f32 ? 0 : 4)", "!segments || act == f16",
 		"act != f32 || units == (head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1)", "act != f32 || threads == (head_dim <= 128 ? 128 : 64)", joinedRows, "joined == 0 || act != f32",
 	},
 	Bindings: slices.Concat(attn.Bindings[:3], []Binding{
@@ -98,10 +98,10 @@ var attnTile = Kernel{
 		fieldJoined,
 	}),
 	Second:   []Second{secondKVLen, secondRows},
-	Specs:    []Constant{constHeadDim, constWindow, constKV, constLearned, constAct, constSequences, constHalves},
-	Optional: []string{"sequences", "tables", "table", "pool", "halves", "few", "joined"},
+	Specs:    []Constant{constHeadDim, constWindow, constKV, constLearned, constAct, constSequences, constHalves, constSegments},
+	Optional: []string{"sequences", "tables", "table", "pool", "halves", "few", "joined", "segments"},
 	Worker:   attnWorker,
-	TGMem:    "act == f32 ? " + matrixTGMem + " : 1024 + 8192*ceildiv(head_dim,64)*((act == f16 ? 1 : 2)*units + 2*slots*(threads/(128*units)))",
+	TGMem:    "act == f32 ? " + matrixTGMem + " : 1024 + 8192*ceildiv(head_dim,64)*((act == f16 ? 1 : 2)*units + 2*slots*(threads/(128*units))) + (segments && head_dim <= 128 ? 16*threads*(8*ceildiv(head_dim,64)+1) : 0)",
 	Chunk:    true,
 	Order:    []string{"act == f32 ? 1 : threads/(128*units)"}, // SIMD groups that divide the positions of a row
 }
@@ -201,13 +201,14 @@ var ropeAttn = Kernel{
 // ropeAttnTile declares qk_rope_kv and attn_tile as one command.
 var ropeAttnTile = Kernel{
 	Name: "rope_attn_tile",
-	Doc:  "Fuses qk_rope_kv and attn_tile with act == f16 and halves, for one row or for rows of different sequences; nothing is computed for rows that are not the only ones of their sequence. A threadgroup computes the heads of a row that share K and V, and also K and V of the row's own position, which no threadgroup reads from the cache. Threads of 128 divide the columns; if there are more, they divide the positions, as those of attn_tile do, and a row has the same bits.",
-	Grid: [3]string{"kv_heads", "rows", "1"},
+	Doc:  "Fuses qk_rope_kv and attn_tile with act == f16 and halves, for one row or for rows of different sequences; nothing is computed for rows that are not the only ones of their sequence. A threadgroup, or a cluster of them, computes the heads of a row that share K and V, and also K and V of the row's own position, which no threadgroup reads from the cache. Heads of up to 128 elements divide the positions of a row into segments, and each segment into two parts, as attn_tile does with 256 threads; larger heads divide them only among each 128 threads. The threadgroups of a cluster compute different parts, and the 128 or 256 threads of a threadgroup one or two at once. A row has the bits of attn_tile.",
+	Grid: [3]string{"kv_heads*cluster", "rows", "1"},
 	Require: []string{
 		"head_dim % 64 == 0", "head_dim >= 64", "head_dim <= 256", "kv_heads >= 1", "heads % kv_heads == 0", "heads >= 1", "heads/kv_heads <= 16",
-		"half >= 1", "2*half <= head_dim", "kv_len >= 1", "sequences == many || rows == 1", "act == f16", "few == 0 || few == 1 && rows <= 64",
+		"half >= 1", "2*half <= head_dim", "kv_len >= 1", "sequences == many || rows == 1", "few == 0 || few == 1 && rows <= 64",
 		"!windowed || window >= 1", "sequences != own || windowed || context <= cap", "sequences != own || !windowed || min(context, window) <= cap", "cap >= 1", kvBlocks, pooledCache,
 		"threads == 128 || threads == 256", "slots >= 1", "slots <= 4", settledFlag,
+		"cluster == 1 || head_dim <= 128 && (cluster == 2 || cluster == 4 || cluster == 8 && threads == 128)",
 	},
 	Bindings: []Binding{
 		qkRopeKV.Bindings[0],
@@ -234,10 +235,11 @@ var ropeAttnTile = Kernel{
 	}),
 	Settled:  []string{"k_cache", "v_cache"},
 	Second:   []Second{secondKVLen, secondRows},
-	Specs:    []Constant{constHeadDim, constWindow, constLayout, constQKNorm, constKV, constLearned, constAct, constSequences},
+	Specs:    []Constant{constHeadDim, constWindow, constLayout, constQKNorm, constKV, constLearned, constCluster, constSequences},
 	Optional: []string{"sequences", "tables", "table", "pool", "few", "settled"},
 	Worker:   attnWorker + " + 8*head_dim",
-	TGMem:    "16384*slots*(threads/128)*(head_dim/64) + 4096*(threads/128) + (kv == q8_0 ? 44 : 36)*head_dim",
-	As:       &As{Kernel: "attn_tile", Constant: "halves"},
-	Order:    []string{"threads/128"},
+	TGMem:    "16384*slots*(threads/128)*(head_dim/64) + 4096*(threads/128) + (kv == q8_0 ? 44 : 36)*head_dim + 2048*max(2, cluster == 1 ? 0 : 8/cluster)*(head_dim/(heads/kv_heads > 8 ? 32 : 64) + 1)", // the last part is the states of spans
+	Cluster:  "cluster",
+	As:       &As{Kernel: "attn_tile", Constants: map[string]uint32{"halves": 1, "act": ActF16, "segments": 1}},
+	Order:    []string{"head_dim <= 128 ? 2 : threads/128"},
 }

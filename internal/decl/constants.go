@@ -186,8 +186,9 @@ var (
 	constKV      = Constant{Name: "kv", Values: kvValues, Doc: "element type of the KV cache"}
 
 	constSequences  = Constant{Name: "sequences", Values: fromValues, Doc: "which sequences the rows belong to"}
-	constSegments   = Constant{Name: "segments", Flag: true, Doc: "1 if the sums of segments of the columns are added in order, as by gemm_few"}
+	constSegments   = Constant{Name: "segments", Flag: true, Doc: "1 if the sums of segments are added in order: those of the columns, as by gemm_few, or of the positions"}
 	constDivision   = Constant{Name: "division", Values: divideValues, Doc: "how threadgroups divide the segments of the columns: not at all; those of a cluster, which add their sums; or apart, each writing the sums of its segments"}
+	constCluster    = Constant{Name: "cluster", Doc: "threadgroups of a cluster, which divide the positions of a row: 1, 2, 4 or 8"}
 	constShape      = Constant{Name: "shape", Values: shapeValues, Doc: "usual if a threadgroup computes up to 32 rows of W and of x; wide if up to 64; whole if it keeps all rows of x, up to 8, in threadgroup memory"}
 	constHalves     = Constant{Name: "halves", Flag: true, Doc: "1 if the result becomes float16"}
 	constActivation = Constant{Name: "activation", Values: activationValues, Doc: "the activation function"}
@@ -204,7 +205,7 @@ var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
 	constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
 	constKV, constSinks, constActivation, constNorm, constLearned, constOver, constSequences, constSegments,
-	constConv, constDecay, constGate, constSingle, constShape, constHalves, constDivision,
+	constConv, constDecay, constGate, constSingle, constShape, constHalves, constDivision, constCluster,
 }
 
 // Parameters of kernels that use the state of sequences.

@@ -452,8 +452,8 @@ func (k *Kernel) Sums(i int, env Env) bool {
 // As describes a form of a command that another kernel computes with the same bits. The kernel's other
 // constants have the same values.
 type As struct {
-	Kernel   string
-	Constant string // a constant of that kernel, which is 1
+	Kernel    string
+	Constants map[string]uint32 // values of constants of that kernel that this one does not have
 }
 
 // Form returns the kernel and the constants of the form that stands for all forms of a command with the same
@@ -474,8 +474,8 @@ func (k *Kernel) Form(id ID, values [MaxSpecs]uint32) (ID, [MaxSpecs]uint32) {
 		}
 		var form [MaxSpecs]uint32
 		for to, c := range other.Specs {
-			if c.Name == k.As.Constant {
-				form[to] = 1
+			if value, ok := k.As.Constants[c.Name]; ok {
+				form[to] = value
 			} else if from, ok := k.Spec(c.Name); ok {
 				form[to] = values[from]
 			}

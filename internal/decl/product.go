@@ -330,7 +330,7 @@ var gemmFew = Kernel{
 	Specs:    slices.Concat(halvesSpecs, []Constant{constShape, constInput, constOutput, constActivation}),
 	Optional: []string{"early", "threadgroups", "shape", "input", "output", "activation", "squares", "eps", "scale", "delta_scale"},
 	Worker:   gemmHalves.Worker + " + 1024", // and the products of a threadgroup
-	As:       &As{Kernel: "gemm_halves", Constant: "segments"},
+	As:       &As{Kernel: "gemm_halves", Constants: map[string]uint32{"segments": 1}},
 	TGMem:    "shape == whole ? 147520 + early*(2048 + 2*in) : shape == wide ? 205312 : weights == tiled16 ? 114688 : 214528", // the rings, and the exchange of sums
 	Chunk:    true,
 }

@@ -980,7 +980,7 @@ const (
 	GEMMHalvesSpecBias     = 1 // 1 if a bias is added
 	GEMMHalvesSpecAct      = 2 // activation type of the product
 	GEMMHalvesSpecWeights  = 3 // layout of the weights, a dtype.Layout
-	GEMMHalvesSpecSegments = 4 // 1 if the sums of segments of the columns are added in order, as by gemm_few
+	GEMMHalvesSpecSegments = 4 // 1 if the sums of segments are added in order: those of the columns, as by gemm_few, or of the positions
 	GEMMHalvesSpecDivision = 5 // how threadgroups divide the segments of the columns: not at all; those of a cluster, which add their sums; or apart, each writing the sums of its segments
 )
 
@@ -1654,6 +1654,7 @@ const (
 	AttnTileSpecAct       = 4 // activation type of the product
 	AttnTileSpecSequences = 5 // which sequences the rows belong to
 	AttnTileSpecHalves    = 6 // 1 if the result becomes float16
+	AttnTileSpecSegments  = 7 // 1 if the sums of segments are added in order: those of the columns, as by gemm_few, or of the positions
 )
 
 // AttnTileParams are the parameters of attn_tile.
@@ -2668,7 +2669,7 @@ const (
 	RoPEAttnTileSpecQKNorm    = 3 // 1 if Q and K heads are normalised
 	RoPEAttnTileSpecKV        = 4 // element type of the KV cache
 	RoPEAttnTileSpecLearned   = 5 // 1 if each head has a learned sink logit, which takes part in its softmax but has no value
-	RoPEAttnTileSpecAct       = 6 // activation type of the product
+	RoPEAttnTileSpecCluster   = 6 // threadgroups of a cluster, which divide the positions of a row: 1, 2, 4 or 8
 	RoPEAttnTileSpecSequences = 7 // which sequences the rows belong to
 )
 

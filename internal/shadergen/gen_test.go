@@ -203,7 +203,7 @@ func TestEntries(t *testing.T) {
 	if list, err := entries("rope"); err != nil || len(list) != 1 || list[0].Name != "rope" || list[0].Fixed != nil {
 		t.Errorf("rope: %v, %v", list, err)
 	}
-	if got := constantValues("attn", "v", []shaders.Fixed{{Name: "head_dim", Value: 128}}); got != "{0u, 0u, 0u, 0u, 0u, 128u, v[5], 0u, 0u, v[2], v[1], 0u, 0u, 0u, 0u, 0u, 0u, v[3], v[4], 0u, 0u, v[6], 0u, v[7], 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u}" {
+	if got := constantValues("attn", "v", []shaders.Fixed{{Name: "head_dim", Value: 128}}); got != "{0u, 0u, 0u, 0u, 0u, 128u, v[5], 0u, 0u, v[2], v[1], 0u, 0u, 0u, 0u, 0u, 0u, v[3], v[4], 0u, 0u, v[6], 0u, v[7], 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, 0u}" {
 		t.Error(got)
 	}
 }

@@ -209,10 +209,12 @@ var instances = []compiled{
 	{kernel: "attn", fixed: append(slices.Concat(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16),
 		fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)).and("sinks", 0), fix("kv", decl.KVF16, decl.KVQ8).and("sinks", 1)...).
 		pooled(fix("kv", decl.KVF16, decl.KVQ8))},
-	// Exact tables use the entries for any size of heads, except for the most frequent sizes.
-	{kernel: "attn_tile", fixed: append(append(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 128, 256).and("kv", decl.KVF16, decl.KVQ8)...).and("act", decl.ActF16, decl.ActF16x2),
+	// Exact tables use the entries for any size of heads, except for the most frequent sizes. Tables for batching divide the
+	// positions into segments.
+	{kernel: "attn_tile", fixed: append(append(append(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 128, 256).and("kv", decl.KVF16, decl.KVQ8)...).and("act", decl.ActF16, decl.ActF16x2),
 		append(fix("head_dim", 80, 96, 160, 192).and("kv", decl.KVF16), fix("head_dim", 96).and("kv", decl.KVQ8)...).and("act", decl.ActF16)...).
-		pooled(append(fix("kv", decl.KVF16, decl.KVQ8).and("act", decl.ActF16, decl.ActF16x2), fix("head_dim", 64, 128).and("kv", decl.KVF16, decl.KVQ8).and("act", decl.ActF16)...))},
+		pooled(append(fix("kv", decl.KVF16, decl.KVQ8).and("act", decl.ActF16, decl.ActF16x2), fix("head_dim", 64, 128).and("kv", decl.KVF16, decl.KVQ8).and("act", decl.ActF16)...)).and(segments, 0),
+		append(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 128).and("kv", decl.KVF16, decl.KVQ8)...).and("act", decl.ActF16).and(sequences, decl.SequencesOwn, decl.SequencesOne, decl.SequencesMany).and(segments, 1)...)},
 	{kernel: "rope_attn_tile", fixed: fix("kv", decl.KVF16, decl.KVQ8).pooled(append(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 128).and("kv", decl.KVF16, decl.KVQ8)...))},
 	{kernel: "qk_rope_kv", fixed: append(alone, fix("head_dim", 64, 128)...).pooled(append(alone, fix("head_dim", 64, 128)...))},
 	{kernel: "kv_write", fixed: alone.pooled(alone)},

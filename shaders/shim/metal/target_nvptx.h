@@ -96,6 +96,16 @@ PIANOLA_INLINE float4 multiply_halves(uint4 a, uint2 b, float4 c) {
                  : "r"(a.x), "r"(a.z), "r"(a.y), "r"(a.w), "r"(b.x), "r"(b.y));
     return float4{c0, c1, c2, c3};
 }
+#if PIANOLA_SM >= 90
+// cluster_wait is a barrier of the threads of a cluster that have not ended: what they wrote before is visible after
+// it. cluster_load loads from an address in the shared memory of the threadgroup with the given rank in the cluster.
+PIANOLA_INLINE void cluster_wait() { asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory"); }
+PIANOLA_INLINE float4 cluster_load(uint at, uint rank) {
+    float x, y, z, w;
+    asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %4, %5; ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [a]; }" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(at), "r"(rank) : "memory");
+    return float4{x, y, z, w};
+}
+#endif
 #ifdef PIANOLA_WARPGROUPS
 // Matrix products by a warpgroup of 4 warps: 64 rows of A by 16 columns, times 8*N rows of B.
 // Both matrices are in shared memory in rows of 128 bytes with a 128-byte swizzle: piece p (16
@@ -136,14 +146,6 @@ PIANOLA_INLINE void copy_bytes(uint to, device const uchar *from, uint bytes, ui
 // prefetch_bytes starts to copy a run of bytes, a multiple of 16, to the L2 cache.
 PIANOLA_INLINE void prefetch_bytes(device const uchar *from, uint bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-// cluster_wait is a barrier of the threads of a cluster that have not ended. cluster_load loads from an address
-// in the shared memory of the threadgroup with the given rank in the cluster.
-PIANOLA_INLINE void cluster_wait() { asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory"); }
-PIANOLA_INLINE float4 cluster_load(uint at, uint rank) {
-    float x, y, z, w;
-    asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %4, %5; ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [a]; }" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(at), "r"(rank) : "memory");
-    return float4{x, y, z, w};
 }
 // publish makes the thread's writes to shared memory visible to warpgroup products after the
 // next barrier.
