@@ -463,6 +463,9 @@ static inline void attend_own(thread const attn_part &a, thread const attn_pairs
         }
         return;
     }
+    if (w.spans <= each) {
+        cluster = 1; // the others of the cluster have nothing to compute
+    }
     tile_ring r;
     r.at = tg + team * slots * (2 * PIANOLA_TILE_BLOCKS(D));
     r.slots = slots;
@@ -480,10 +483,11 @@ static inline void attend_own(thread const attn_part &a, thread const attn_pairs
     own_tile next = first_tile(w, a, w.first); // the tile whose K is copied next
     uint newest = slots;                    // slot of the tile of the row's own position
     for (uint i = 0; i < slots; i++) {
+        const own_tile after = next_tile(w, a, next); // its page is read while this one is requested
         fill_own_keys<D>(r, w, a, o.newest, false, next, i);
         fill_own_values<D>(r, w, a, o.newest, false, next, i);
         newest = next.span < w.last && a.end - next.at < PIANOLA_UNIT ? i : newest;
-        next = next_tile(w, a, next);
+        next = after;
     }
     if (settled) {
         wait_inputs();
