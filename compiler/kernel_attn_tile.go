@@ -1,7 +1,6 @@
 package compiler
 
 import (
-
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
