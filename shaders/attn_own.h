@@ -100,8 +100,8 @@ static inline void make_own(thread const own_row &o, uint kind, float by, uint l
     }
 }
 
-// own_work is the work of a row, and the spans of it that four SIMD groups compute: every teams-th from first on
-// that is before last.
+// own_work is the work of a row, and the spans of it that a team of four SIMD groups computes: every teams-th from first
+// on that is before last.
 struct own_work {
     uint begin, end;  // positions
     uint each;        // positions of a segment
@@ -341,8 +341,8 @@ static inline void join_state(thread unit_state<D / 4, 1> &u, thread const own_s
     u.total = Before ? joined_two(v.ends.zw, j.before, u.total, j.after) : joined_two(u.total, j.before, v.ends.zw, j.after);
 }
 
-// join_spans joins the states of the spans of a way, a half of each, of which each threadgroup of the cluster has each.
-// The sums of u must be 0.
+// join_spans joins half of the states of the spans of a way. Each threadgroup of the cluster has the states of as many
+// spans as each says. The sums of u must be 0.
 template <uint D, uint Half>
 static inline void join_spans(thread unit_state<D / 4, 1> &u, thread const own_states &s, thread const own_work &w, uint way, uint each) {
     const uint few = 4; // states that are loaded at once
@@ -368,8 +368,9 @@ static inline void join_spans(thread unit_state<D / 4, 1> &u, thread const own_s
     }
 }
 
-// end_span joins the state of a span with those of the spans before of its way or, in a cluster, puts it away. Unless it
-// is the last span of the SIMD groups, it sets u to the state of no positions.
+// end_span joins the state of a span with those of the spans of its way before it. In a cluster, which joins them
+// later, it puts the state away. It leaves the state of the last span of the SIMD groups in u, except in a cluster, and
+// otherwise sets u to the state of no positions.
 template <uint D>
 static inline void end_span(thread unit_state<D / 4, 1> &u, thread const own_states &s, thread const own_work &w, uint span, uint each, uint cluster) {
     if (cluster == 1 && span >= w.ways) {
@@ -416,8 +417,8 @@ static inline void join_ways_own(thread unit_state<D / 4, 1> &u, thread const ow
     }
 }
 
-// work_of returns the work of a row whose own position is a.end, for the teams of the threadgroups of a cluster, and the number
-// of spans of a threadgroup in each.
+// work_of returns the work of one of the teams of four SIMD groups in a threadgroup of a cluster. a.end is the row's
+// own position. It sets each to the largest number of spans of a threadgroup.
 template <uint D>
 static inline own_work work_of(thread const attn_part &a, uint team, uint teams, uint rank, uint cluster, thread uint &each) {
     own_work w;
@@ -481,7 +482,7 @@ static inline void attend_own(thread const attn_part &a, thread const attn_pairs
     o.head = (threadgroup float *)(o.newest + 2 * D);
     const own_states states = {(threadgroup float4 *)(o.head + (a.kind == PIANOLA_KV_Q8_0 ? 2 * D : 0)) + r.tid, t.shared > 8};
     own_tile next = first_tile(w, a, w.first); // the tile whose K is copied next
-    uint newest = slots;                    // slot of the tile of the row's own position
+    uint newest = slots;                       // slot of the tile of the row's own position
     for (uint i = 0; i < slots; i++) {
         const own_tile after = next_tile(w, a, next); // its page is read while this one is requested
         fill_own_keys<D>(r, w, a, o.newest, false, next, i);
