@@ -44,8 +44,13 @@ func TestPooled(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range []struct{ name, chip string }{{"gemma2", "cpu"}, {"qwen3", "h200"}, {"qwen3", "m4-pro"}} {
-		tab := mustCompile(t, input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", c.name)), c.chip, Options{Sequences: 8, Pages: 100, LogProbs: true}))
+	for _, c := range []struct {
+		name, chip string
+		context    int
+	}{{"gemma2", "cpu", 0}, {"qwen3", "h200", 1024}, {"qwen3", "m4-pro", 0}} { // clusters divide the segments of 1,024 positions
+		in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", c.name)), c.chip, Options{Context: c.context, Sequences: 8, Pages: 100, LogProbs: true})
+		in.Config.Context = max(in.Config.Context, c.context)
+		tab := mustCompile(t, in)
 		var b bytes.Buffer
 		if err := tab.Dump(&b, table.DumpOptions{}); err != nil {
 			t.Fatal(err)
