@@ -139,7 +139,7 @@ func TestFamilyParallel(t *testing.T) {
 				}
 			}
 			table.Pages = 12
-			checkParallel(t, alone, open(t, dir, pianola.Options{Device: pianola.DeviceCPU, Parallel: 5, Table: table}), 12)
+			checkParallel(t, alone, open(t, dir, pianola.Options{Device: pianola.DeviceCPU, Parallel: 5, Table: table}), 12, briefPrompt)
 		})
 	}
 }

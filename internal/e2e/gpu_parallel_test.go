@@ -19,7 +19,7 @@ func parallelOnGPU(t *testing.T, path string, mode pianola.Mode, o pianola.Table
 	o.Pages = 70
 	m := open(t, path, pianola.Options{Device: "cuda", Mode: mode, Parallel: 40, Queue: n, Table: o})
 	before := m.Memory()
-	checkParallel(t, alone, m, n)
+	checkParallel(t, alone, m, n, briefPrompt)
 	if after := m.Memory(); after != before {
 		t.Errorf("mode %s, %+v: memory %+v, before %+v", mode, o, after, before)
 	}
@@ -50,6 +50,19 @@ func TestGPUParallel(t *testing.T) {
 			path := synthetic(t, "gopher", quant, func(s *synth.Shape) { s.Layers, s.Hidden, s.FFN, s.HeadDim = 2, 1024, 2304, 128 })
 			parallelOnGPU(t, path, gpuModes[i%2], pianola.TableOptions{}, 60)
 		})
+	}
+}
+
+// TestGPUParallelDeep generates behind prompts of up to 1,900 tokens, whose positions are divided into segments, in
+// sessions of a model with Options.Parallel. All bits must be those of a model for batching.
+func TestGPUParallelDeep(t *testing.T) {
+	onGPU(t)
+	path := synthetic(t, "gopher", "F16", func(s *synth.Shape) { s.Layers, s.Hidden, s.FFN, s.HeadDim = 2, 1024, 2304, 128 })
+	for _, kv := range []pianola.KVType{pianola.KVF16, pianola.KVQ8} {
+		table := pianola.TableOptions{Context: 2048, Batching: true, LogProbs: true, KV: kv, Chip: tunedChip(t)}
+		alone := open(t, path, pianola.Options{Device: "cuda", Table: table})
+		table.Pages = 100
+		checkParallel(t, alone, open(t, path, pianola.Options{Device: "cuda", Parallel: 6, Table: table}), 30, 1900)
 	}
 }
 

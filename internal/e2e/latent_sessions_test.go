@@ -114,7 +114,7 @@ func TestLatentParallel(t *testing.T) {
 	table := pianola.TableOptions{Context: 256, Batching: true, LogProbs: true}
 	alone := open(t, dir, pianola.Options{Device: pianola.DeviceCPU, Threads: teamThreads, Table: table})
 	table.Pages = 12
-	checkParallel(t, alone, open(t, dir, pianola.Options{Device: pianola.DeviceCPU, Threads: teamThreads, Parallel: 5, Table: table}), 12)
+	checkParallel(t, alone, open(t, dir, pianola.Options{Device: pianola.DeviceCPU, Threads: teamThreads, Parallel: 5, Table: table}), 12, briefPrompt)
 }
 
 // TestLatentSinks checks that a context beyond the cache works with attention sinks, whose Q is rotated

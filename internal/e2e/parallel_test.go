@@ -24,19 +24,31 @@ func TestParallel(t *testing.T) {
 			alone := open(t, "testdata/"+name, pianola.Options{Device: pianola.DeviceCPU, Threads: teamThreads, Table: table})
 			table.Pages = 12
 			m := open(t, "testdata/"+name, pianola.Options{Device: pianola.DeviceCPU, Threads: teamThreads, Parallel: 5, Table: table})
-			checkParallel(t, alone, m, 30)
+			checkParallel(t, alone, m, 30, briefPrompt)
 		})
 	}
 }
 
+// TestParallelDeep generates behind prompts of up to 900 tokens in few pages.
+func TestParallelDeep(t *testing.T) {
+	table := pianola.TableOptions{Context: 1024, Batching: true, LogProbs: true}
+	alone := open(t, "testdata/gopher-q8_0.gguf", pianola.Options{Device: pianola.DeviceCPU, Threads: teamThreads, Table: table})
+	table.Pages = 30
+	m := open(t, "testdata/gopher-q8_0.gguf", pianola.Options{Device: pianola.DeviceCPU, Threads: teamThreads, Parallel: 4, Table: table})
+	checkParallel(t, alone, m, 8, 900)
+}
+
+// briefPrompt is the length of the longest prompts of checkParallel in most tests.
+const briefPrompt = 120
+
 // checkParallel generates n times at once on a model with Options.Parallel and compares the tokens with those of
-// a model for batching. Both have a context of at least 256 positions.
-func checkParallel(t *testing.T, alone, m *pianola.Model, n int) {
+// a model for batching. A prompt has at most the given number of tokens; both models have a context of 40 positions more.
+func checkParallel(t *testing.T, alone, m *pianola.Model, n, longest int) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
 	var all sync.WaitGroup
 	for i := range n {
-		ids := make([]int32, 1+r.IntN(120))
+		ids := make([]int32, 1+r.IntN(longest))
 		for j := range ids {
 			if ids[j] = int32(j + 1); i%2 == 0 || j > 70 {
 				ids[j] = 1 + r.Int32N(400)
