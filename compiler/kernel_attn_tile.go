@@ -166,16 +166,14 @@ func (a ropeAttnTileArgs) weights() []*weight { return []*weight{a.own} }
 
 func (a ropeAttnTileArgs) threads(l *lowering) int { return a.work(l).threads }
 
-// ownPairs is the largest number of heads that rope_attn_tile computes with the same K and V. ownHead is the largest
-// head whose positions are divided into segments, which ownSegments is the most of and leastSegment the least size of, and
-// each segment among ownWays. ownThreads is the number of threads that a core has registers for.
+// Limits of rope_attn_tile.
 const (
-	ownPairs     = 16
-	ownHead      = 128
-	ownWays      = 2
-	ownSegments  = 4
-	leastSegment = 512
-	ownThreads   = 512
+	ownPairs     = 16  // most Q heads that a threadgroup computes with the same K and V
+	ownHead      = 128 // most elements of a head whose positions are divided into segments
+	ownWays      = 2   // ways that divide the positions of such a segment
+	ownSegments  = 4   // most segments of a row
+	leastSegment = 512 // least positions of a segment
+	ownThreads   = 512 // most threads for which a core has registers
 )
 
 // fitsOwn reports whether rope_attn_tile computes a layer's attention.
@@ -229,14 +227,18 @@ func (a ropeAttnTileArgs) work(l *lowering) ownWork {
 	return w
 }
 
-// clusterCores returns the number of cores that clusters of a number of threadgroups can use. A cluster runs in one of
-// the GPU's groups of about 16 multiprocessors, an even number of them; see also clusterTime.
+// clusterCores returns the number of cores that clusters of a number of threadgroups can use. Clusters of two fit on all
+// cores, because each of the GPU's groups has an even number.
 func (s *state) clusterCores(cluster int) int {
 	if cluster <= 2 {
 		return s.in.Chip.Cores
 	}
-	return s.in.Chip.Cores * 10 / 11
+	return s.groupedCores()
 }
+
+// groupedCores returns the number of cores that clusters of four threadgroups can use. A cluster runs in one of the GPU's
+// groups of about 16 multiprocessors: on an H100 with 132, there is room for 30 clusters of four.
+func (s *state) groupedCores() int { return s.in.Chip.Cores * 10 / 11 }
 
 func (a ropeAttnTileArgs) lower(l *lowering) {
 	n := l.n

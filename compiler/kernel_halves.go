@@ -393,10 +393,9 @@ func (a halvesProductArgs) divide(l *lowering, shape *halvesShape, time int) int
 }
 
 // clusterTime estimates the time of gemm_halves with clusters of threadgroups that compute the given number of
-// rows of x. A cluster runs in one of the GPU's groups of about 16 multiprocessors: on an H100 with 132, there
-// is room for 30 clusters of four.
+// rows of x.
 func (a halvesProductArgs) clusterTime(l *lowering, rows, cluster int) int {
-	room := max(l.s.in.Chip.Cores*10/11/cluster, 1)
+	room := max(l.s.groupedCores()/cluster, 1)
 	groups := ceil(a.w.rows, halvesGroup) * ceil(l.p.rows, rows)
 	wave := weight{typ: a.w.typ, rows: min(groups, room) * halvesGroup, cols: a.w.cols}
 	one := max(a.columnTime(l, rows)*a.w.cols/cluster, l.s.copyTime(&wave))

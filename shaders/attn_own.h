@@ -52,8 +52,8 @@ static inline void quantise_own(threadgroup half *to, kv_rows_to cache, threadgr
     }
 }
 
-// make_own computes Q of the heads, and K and V if they are made. A SIMD group computes one head at a time. Q of the pairs past
-// the last is 0.
+// make_own computes Q of the heads, and K and V if o.made is set. A SIMD group computes one head at a time. Q of the
+// pairs past the last is 0.
 template <uint D>
 static inline void make_own(thread const own_row &o, uint kind, float by, uint lane, uint simd, uint simds) {
     for (uint i = simd; i < o.heads + (o.made ? 2 : 0); i += simds) {

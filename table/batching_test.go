@@ -11,6 +11,20 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
+// firstOf returns the first command of a kernel.
+func firstOf(tab *table.Table, kernel table.KernelID) *table.Cmd {
+	return &tab.Cmds[slices.IndexFunc(tab.Cmds, func(c table.Cmd) bool { return c.Kernel == kernel })]
+}
+
+// withConstant gives the first command of a kernel another value of a constant, and returns the command.
+func withConstant(tab *table.Table, kernel table.KernelID, constant int, value uint32) *table.Cmd {
+	c := firstOf(tab, kernel)
+	tab.Specs = append(tab.Specs, tab.Specs[c.Spec])
+	c.Spec = uint16(len(tab.Specs) - 1)
+	tab.Specs[c.Spec].Values[constant] = value
+	return c
+}
+
 // TestBatchingFaults damages tables for batching so that a row's bits depend on the number of rows.
 func TestBatchingFaults(t *testing.T) {
 	const down, attn, experts = "layer.0.ffn.down", "layer.0.attn.attention", "layer.0.ffn.experts.gate_up"
@@ -22,27 +36,20 @@ func TestBatchingFaults(t *testing.T) {
 	}{
 		{"another order in gemm_halves", "h200", "gopher-q8_0.gguf", down, func(tab *table.Table, _ *table.Cmd) {
 			// Decode has gemm_few.
-			c := &tab.Cmds[slices.IndexFunc(tab.Cmds, func(c table.Cmd) bool { return c.Kernel == kernels.GEMMHalves })]
+			c := firstOf(tab, kernels.GEMMHalves)
 			p := kernels.GEMMHalvesParamsOf(c)
 			p.Spread = 1
 			p.Put(c)
 		}, "spread == 0 does not hold"},
 		{"another constant", "h200", "tiny/qwen3", attn, func(tab *table.Table, _ *table.Cmd) {
-			// Decode has rope_attn_tile.
-			c := &tab.Cmds[slices.IndexFunc(tab.Cmds, func(c table.Cmd) bool { return c.Kernel == kernels.AttnTile })]
-			tab.Specs = append(tab.Specs, tab.Specs[c.Spec])
-			c.Spec = uint16(len(tab.Specs) - 1)
-			tab.Specs[c.Spec].Values[kernels.AttnTileSpecLearned] = 1
+			c := withConstant(tab, kernels.AttnTile, kernels.AttnTileSpecLearned, 1) // decode has rope_attn_tile
 			c.Bind[kernels.AttnTileBindLogits] = c.Bind[kernels.AttnTileBindQ]
 		}, "its arithmetic for slot kv.0.k is attn_tile with constants"},
 		{"a number of ways", "h200", "tiny/qwen3", attn, func(tab *table.Table, _ *table.Cmd) {
-			tab.Cmds[slices.IndexFunc(tab.Cmds, func(c table.Cmd) bool { return c.Kernel == kernels.AttnTile })].Threadgroup[0] = 128
+			firstOf(tab, kernels.AttnTile).Threadgroup[0] = 128
 		}, "threads/(128*units) [1]"},
 		{"no segments", "h200", "tiny/qwen3", attn, func(tab *table.Table, _ *table.Cmd) {
-			c := &tab.Cmds[slices.IndexFunc(tab.Cmds, func(c table.Cmd) bool { return c.Kernel == kernels.AttnTile })]
-			tab.Specs = append(tab.Specs, tab.Specs[c.Spec])
-			c.Spec = uint16(len(tab.Specs) - 1)
-			tab.Specs[c.Spec].Values[kernels.AttnTileSpecSegments] = 0
+			withConstant(tab, kernels.AttnTile, kernels.AttnTileSpecSegments, 0)
 		}, "its arithmetic for slot kv.0.k is attn_tile with constants"},
 		{"a group of rows of experts", "cpu", "variants/qwen3_moe", experts, func(_ *table.Table, c *table.Cmd) {
 			p := kernels.ExpertGEMVParamsOf(c)

@@ -42,7 +42,7 @@ func TestParallelDeep(t *testing.T) {
 const briefPrompt = 120
 
 // checkParallel generates n times at once on a model with Options.Parallel and compares the tokens with those of
-// a model for batching. A prompt has at most the given number of tokens; both models have a context of 40 positions more.
+// a model for batching. A prompt has at most longest tokens, and both models have room for 40 more.
 func checkParallel(t *testing.T, alone, m *pianola.Model, n, longest int) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
