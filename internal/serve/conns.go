@@ -14,7 +14,7 @@ type conns struct {
 	most int
 
 	mu      sync.Mutex
-	all     map[net.Conn]*list.Element // the place in resting, or nil
+	all     map[net.Conn]*list.Element // the place in resting, or nil; without those that change closes
 	resting *list.List                 // of net.Conn, the longest rest first
 }
 
@@ -29,7 +29,8 @@ func (c *conns) change(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// follow follows a connection, and returns one that is too many.
+// follow follows a connection, and returns one that is too many. It forgets that one: the goroutine of the
+// connection, which reports StateClosed, may run much later on a busy machine.
 func (c *conns) follow(conn net.Conn, state http.ConnState) (over net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,7 +50,9 @@ func (c *conns) follow(conn net.Conn, state http.ConnState) (over net.Conn) {
 		return nil
 	}
 	// The new connection rests too, so there is one; it goes if all others have requests in progress.
-	return c.resting.Remove(c.resting.Front()).(net.Conn)
+	over = c.resting.Remove(c.resting.Front()).(net.Conn)
+	delete(c.all, over)
+	return over
 }
 
 // len returns the number of connections.
