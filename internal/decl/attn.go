@@ -14,9 +14,9 @@ var attnRequire = []string{
 // per SIMD group.
 const rowTGMem = "4*ceildiv(threads,32)*min(head_group,4)*(min(head_dim,256) + 4)"
 
-// attnWorker is the memory of a CPU worker for attention, in bytes: 16 rows each of Q, sums and
+// attnWorker is the memory of a CPU worker for attention, in bytes: 32 rows each of Q, sums and
 // scores, and the scales of 64 positions.
-const attnWorker = "16*(8*head_dim + 256) + (kv == q8_0 ? 8*head_dim : 0)"
+const attnWorker = "32*(8*head_dim + 256) + (kv == q8_0 ? 8*head_dim : 0)"
 
 // attnOrder are the numbers that determine the order of sums of attn and rope_attn.
 var attnOrder = []string{"threads", "splits", "span"}
@@ -57,7 +57,7 @@ var attn = Kernel{
 	Second:   []Second{secondKVLen, secondRows},
 	Specs:    []Constant{constHeadDim, constWindow, constSplit, constKV, constSinks, constLayout, constLearned, constSequences},
 	Optional: []string{"kv", "first", "half", "layout", "soft_cap", "learned", "sequences", "tables", "table", "pool"},
-	Worker:   attnWorker + " + (sinks ? 64*head_dim : 0)", // with sinks, also 16 rows of rotated Q
+	Worker:   attnWorker + " + (sinks ? 128*head_dim : 0)", // with sinks, also 32 rows of rotated Q
 	TGMem:    rowTGMem + " + (sinks ? 4*head_group*head_dim : 0)",
 	Order:    attnOrder,
 }

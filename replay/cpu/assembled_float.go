@@ -12,6 +12,10 @@ type floatLoop func(y *float32, yStride int, w *byte, n, in int, x *float32, xSt
 // elements, stored one after another. m and n are not 0; wStride is in bytes.
 type scaledLoop func(acc *float32, n int, v *byte, m int, w *float32, wStride int)
 
+// wideLoop is a scaledLoop for rows of float32 whose weights are in lanes: those of a row of v are wStride bytes apart,
+// and those of two rows wideLanes elements.
+type wideLoop func(acc *float32, n int, v *float32, m int, w *float32, wStride int)
+
 // floatChunk is the number of bytes of weights that are multiplied by all rows of activations
 // before the next ones, so that they stay in the second-level cache.
 const floatChunk = 128 << 10
@@ -75,7 +79,7 @@ func scaledAssembled(loops []scaledLoop) func(acc []float32, n int, v []byte, m 
 }
 
 // take returns the number of rows, at most left, that the largest suitable loop takes.
-func take[T floatLoop | scaledLoop | dotQ8Loop | scaledQ8Loop](loops []T, left int) int {
+func take[T floatLoop | scaledLoop | wideLoop | dotQ8Loop | scaledQ8Loop](loops []T, left int) int {
 	for n := min(left, len(loops)-1); ; n-- {
 		if loops[n] != nil {
 			return n

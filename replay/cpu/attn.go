@@ -17,7 +17,7 @@ var minusInf = float32(math.Inf(-1))
 
 // attnRows is the number of rows of Q that are computed together because they share a K and V
 // head: heads of one row, and heads of the neighbouring rows.
-const attnRows = 16
+const attnRows = 32
 
 // ones are weights that turn a dot product into a sum.
 var ones = func() (x [attnBlock]float32) {
@@ -207,9 +207,12 @@ func (k *attn) run(w *worker, lo, hi int) {
 	together := k.together(w)
 	blocks := (w.rows + together - 1) / together
 	for u := lo; u < hi; {
-		h, s := u%k.heads, u/k.heads%k.splits
+		// The rows of a K and V head come one after another, so that it stays in the cache.
+		of := u / k.perKV
+		h := of/blocks/k.splits*k.perKV + u%k.perKV
+		s := of / blocks % k.splits
 		n := min(hi-u, k.perKV-h%k.perKV, attnRows/together)
-		r := fairRow(u/(k.heads*k.splits), blocks) * together
+		r := fairRow(of%blocks, blocks) * together
 		for end := min(r+together, w.rows); r < end; {
 			rows := 1
 			for r+rows < end && (k.kind != decl.SequencesMany || k.follows(r+rows)) {
@@ -242,6 +245,7 @@ type attnGroup struct {
 	scales      []float32 // [attnBlock, headDim/32], scales of the rows of an int8 cache
 	top, sum    []float32 // [rows, heads]: the maximum so far, and the sum of weights
 	atStart     bool      // the positions are the attention sinks
+	wide        wideGroup
 
 	// The position whose K and V are not yet in the cache, or a position after all others if
 	// there is none; and its K and V.
@@ -283,6 +287,7 @@ func (k *attn) begin(w *worker, g *attnGroup, r, rows, s, h, n int, first bool) 
 			copy(g.q[i*n*k.headDim:][:n*k.headDim], k.q[(r+i)*k.qStride+h*k.headDim:])
 		}
 	}
+	k.widens(w, g)
 	for i := range rows * n {
 		g.top[i] = minusInf
 		if k.learned != nil && s == 0 && first {
@@ -389,6 +394,9 @@ func (k *attn) seenOf(w *worker, g *attnGroup, r, s, at, next int) (begin, end i
 
 // block processes positions [at, next), which belong to one block.
 func (k *attn) block(w *worker, g *attnGroup, s, at, next int) {
+	if k.wideBlock(w, g, s, at, next) {
+		return
+	}
 	k.score(w, g, at, next)
 	// All rows see positions [first, last).
 	first, last := at, next
@@ -432,7 +440,7 @@ func (k *attn) score(w *worker, g *attnGroup, at, next int) {
 		if len(rows.scales) == 0 {
 			k.float(g.scores[p-at:], attnBlock, rows.values, n, x)
 		} else {
-			k.ops.dotQ8(g.scores[p-at:], attnBlock, rows.values, k.widen(g, rows), n, x)
+			k.ops.dotQ8(g.scores[p-at:], attnBlock, rows.values, k.scalesOf(g, rows), n, x)
 		}
 		p += n
 	}
@@ -482,14 +490,14 @@ func (k *attn) weigh(g *attnGroup, i, n, at, begin, end int) {
 		if len(rows.scales) == 0 {
 			k.ops.addScaledF16(acc, k.headDim, rows.values, m, weights, attnBlock)
 		} else {
-			k.ops.addScaledQ8(acc, k.headDim, rows.values, k.widen(g, rows), m, weights, attnBlock)
+			k.ops.addScaledQ8(acc, k.headDim, rows.values, k.scalesOf(g, rows), m, weights, attnBlock)
 		}
 		p += m
 	}
 }
 
-// widen returns the scales of rows as float32.
-func (k *attn) widen(g *attnGroup, rows kvRows) []float32 {
+// scalesOf returns the scales of rows as float32.
+func (k *attn) scalesOf(g *attnGroup, rows kvRows) []float32 {
 	scales := g.scales[:len(rows.scales)/2]
 	k.ops.f16ToF32(scales, rows.scales)
 	return scales

@@ -1,6 +1,6 @@
 #include "textflag.h"
 
-// Sums of float16 rows of V weighted by attention, for one, two, four or six accumulators, 64
+// Sums of float16 or float32 rows of V weighted by attention, for one, two, four or six accumulators, 64
 // columns at a time. The registers are
 //
 //	SI AX       V, and the row in it       Z0-Z23   sums, four for each accumulator
@@ -148,8 +148,61 @@ longtest: \
 	JGE  long
 #define SHORTONLY
 
-// SCALED is the body of a function.
-#define SCALED(EACH, ADD, FIRST) \
+// WHOLE32 processes 64 columns at a time as long as there are as many: loads with masks would take the ports
+// of the additions.
+#define WHOLEGET(A, B, C, D) \
+	VMOVUPS (R12), A    \
+	VMOVUPS 64(R12), B  \
+	VMOVUPS 128(R12), C \
+	VMOVUPS 192(R12), D
+#define WHOLEPUT(A, B, C, D) \
+	VMOVUPS A, (R12)    \
+	VMOVUPS B, 64(R12)  \
+	VMOVUPS C, 128(R12) \
+	VMOVUPS D, 192(R12)
+#define WHOLE32(EACH, ADD) \
+	JMP  wholetest       \
+whole: \
+	MOVQ SI, AX          \
+	MOVQ DX, CX          \
+	MOVQ m+24(FP), R11   \
+	EACH(WHOLEGET)       \
+wholerow: \
+	VMOVUPS (AX), Z24    \
+	VMOVUPS 64(AX), Z25  \
+	VMOVUPS 128(AX), Z26 \
+	VMOVUPS 192(AX), Z27 \
+	ADD                  \
+	ADDQ R10, AX         \
+	ADDQ $64, CX         \
+	DECQ R11             \
+	JNZ  wholerow        \
+	EACH(WHOLEPUT)       \
+	ADDQ $256, DI        \
+	ADDQ $256, SI        \
+	SUBQ $64, R9         \
+	JLE  done            \
+wholetest: \
+	CMPQ R9, $64         \
+	JGE  whole
+
+// V16 and V32 load 64 elements of V, which are float16 or float32.
+#define V16 \
+	PREFETCHT0  4096(AX)        \
+	PREFETCHT0  4160(AX)        \
+	VCVTPH2PS.Z (AX), K1, Z24   \
+	VCVTPH2PS.Z 32(AX), K2, Z25 \
+	VCVTPH2PS.Z 64(AX), K3, Z26 \
+	VCVTPH2PS.Z 96(AX), K4, Z27
+#define V32 \
+	VMOVUPS.Z (AX), K1, Z24    \
+	VMOVUPS.Z 64(AX), K2, Z25  \
+	VMOVUPS.Z 128(AX), K3, Z26 \
+	VMOVUPS.Z 192(AX), K4, Z27
+
+// SCALED is the body of a function. An element of V has 1<<shift bytes; the weights of two rows of V are next bytes
+// apart.
+#define SCALED(shift, next, V, EACH, ADD, FIRST) \
 	MOVQ acc+0(FP), DI      \
 	MOVQ n+8(FP), R9        \
 	MOVQ v+16(FP), SI       \
@@ -157,8 +210,9 @@ longtest: \
 	MOVQ wStride+40(FP), BX \
 	LEAQ (BX)(BX*2), R13    \
 	LEAQ (BX)(BX*4), R14    \
-	LEAQ (R9)(R9*1), R10    \
-	LEAQ (R10)(R10*1), R8   \
+	LEAQ (R9*4), R8         \
+	MOVQ R9, R10            \
+	SHLQ $shift, R10        \
 	FIRST                   \
 columns: \
 	MOVQ    $-1, AX         \
@@ -180,20 +234,15 @@ mask: \
 	MOVQ    m+24(FP), R11   \
 	EACH(GET)               \
 row: \
-	PREFETCHT0  4096(AX)        \
-	PREFETCHT0  4160(AX)        \
-	VCVTPH2PS.Z (AX), K1, Z24   \
-	VCVTPH2PS.Z 32(AX), K2, Z25 \
-	VCVTPH2PS.Z 64(AX), K3, Z26 \
-	VCVTPH2PS.Z 96(AX), K4, Z27 \
+	V                       \
 	ADD                     \
 	ADDQ R10, AX            \
-	ADDQ $4, CX             \
+	ADDQ $next, CX          \
 	DECQ R11                \
 	JNZ  row                \
 	EACH(PUT)               \
 	ADDQ $256, DI           \
-	ADDQ $128, SI           \
+	ADDQ $(64<<shift), SI   \
 	SUBQ $64, R9            \
 	JGT  columns            \
 done: \
@@ -202,17 +251,32 @@ done: \
 
 // func addScaledF16x1AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
 TEXT ·addScaledF16x1AVX512(SB), NOSPLIT, $0-48
-	SCALED(EACH1, ADD1, LONG(LONGEACH1, LONGADD1))
+	SCALED(1, 4, V16, EACH1, ADD1, LONG(LONGEACH1, LONGADD1))
 
 // func addScaledF16x2AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
 TEXT ·addScaledF16x2AVX512(SB), NOSPLIT, $0-48
-	SCALED(EACH2, ADD2, LONG(LONGEACH2, LONGADD2))
+	SCALED(1, 4, V16, EACH2, ADD2, LONG(LONGEACH2, LONGADD2))
 
 // func addScaledF16x4AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
 TEXT ·addScaledF16x4AVX512(SB), NOSPLIT, $0-48
-	SCALED(EACH4, ADD4, SHORTONLY)
+	SCALED(1, 4, V16, EACH4, ADD4, SHORTONLY)
 
 // func addScaledF16x6AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
 TEXT ·addScaledF16x6AVX512(SB), NOSPLIT, $0-48
-	SCALED(EACH6, ADD6, SHORTONLY)
+	SCALED(1, 4, V16, EACH6, ADD6, SHORTONLY)
 
+// func addScaledF32x1AVX512(acc *float32, n int, v *float32, m int, w *float32, wStride int)
+TEXT ·addScaledF32x1AVX512(SB), NOSPLIT, $0-48
+	SCALED(2, 64, V32, EACH1, ADD1, WHOLE32(EACH1, ADD1))
+
+// func addScaledF32x2AVX512(acc *float32, n int, v *float32, m int, w *float32, wStride int)
+TEXT ·addScaledF32x2AVX512(SB), NOSPLIT, $0-48
+	SCALED(2, 64, V32, EACH2, ADD2, WHOLE32(EACH2, ADD2))
+
+// func addScaledF32x4AVX512(acc *float32, n int, v *float32, m int, w *float32, wStride int)
+TEXT ·addScaledF32x4AVX512(SB), NOSPLIT, $0-48
+	SCALED(2, 64, V32, EACH4, ADD4, WHOLE32(EACH4, ADD4))
+
+// func addScaledF32x6AVX512(acc *float32, n int, v *float32, m int, w *float32, wStride int)
+TEXT ·addScaledF32x6AVX512(SB), NOSPLIT, $0-48
+	SCALED(2, 64, V32, EACH6, ADD6, WHOLE32(EACH6, ADD6))

@@ -468,3 +468,226 @@ weights:
 	VMOVUPS    Z30, K1, (DX)
 	VZEROUPPER
 	RET
+
+// WIDE4 sets Z0 to Z3 to the scores of four positions.
+#define WIDE4 \
+	VMOVUPS (DI), Z0    \
+	VMOVUPS 64(DI), Z1  \
+	VMOVUPS 128(DI), Z2 \
+	VMOVUPS 192(DI), Z3
+#define KEEP4 \
+	VMOVUPS Z0, (DI)    \
+	VMOVUPS Z1, 64(DI)  \
+	VMOVUPS Z2, 128(DI) \
+	VMOVUPS Z3, 192(DI)
+
+// SEES sets K1 to K4 to the lanes that see positions R11 to R11+3, and K0 to all lanes.
+#define SEES1(at, K) \
+	LEAL         at(R11), AX \
+	VPBROADCASTD AX, Z4      \
+	VPCMPGTD     Z4, Z5, K
+#define SEES \
+	VMOVDQU32 (R9), Z5 \
+	SEES1(0, K1)       \
+	SEES1(1, K2)       \
+	SEES1(2, K3)       \
+	SEES1(3, K4)
+
+// LARGEST4 multiplies the scores of four positions by Z15 and raises the maxima Z10 to Z13.
+#define LARGEST4 \
+	VMULPS  (DI), Z15, Z0    \
+	VMULPS  64(DI), Z15, Z1  \
+	VMULPS  128(DI), Z15, Z2 \
+	VMULPS  192(DI), Z15, Z3 \
+	KEEP4                    \
+	VMAXPS  Z10, Z0, K1, Z10 \
+	VMAXPS  Z11, Z1, K2, Z11 \
+	VMAXPS  Z12, Z2, K3, Z12 \
+	VMAXPS  Z13, Z3, K4, Z13
+
+// WEIGHTS4 turns the scores of four positions into weights relative to the maxima in Z31.
+#define WEIGHTS4 \
+	WIDE4 \
+	FOUR(VSUBPS, Z31, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3) \
+	VCMPPS $0x15, Z16, Z0, K1, K1 \
+	VCMPPS $0x15, Z16, Z1, K2, K2 \
+	VCMPPS $0x15, Z16, Z2, K3, K3 \
+	VCMPPS $0x15, Z16, Z3, K4, K4 \
+	EXP4                          \
+	KEEP4
+
+// ALL sets K1 to K4 to all lanes.
+#define ALL \
+	KXNORW K1, K1, K1 \
+	KXNORW K2, K2, K2 \
+	KXNORW K3, K3, K3 \
+	KXNORW K4, K4, K4
+
+// ROWS16 and MORE16 load the weights of 16 positions, and add those of the next 16.
+#define ROWS16(OP16) \
+	OP16(0, Z0)    \
+	OP16(64, Z1)   \
+	OP16(128, Z2)  \
+	OP16(192, Z3)  \
+	OP16(256, Z4)  \
+	OP16(320, Z5)  \
+	OP16(384, Z6)  \
+	OP16(448, Z7)  \
+	OP16(512, Z8)  \
+	OP16(576, Z9)  \
+	OP16(640, Z10) \
+	OP16(704, Z11) \
+	OP16(768, Z12) \
+	OP16(832, Z13) \
+	OP16(896, Z14) \
+	OP16(960, Z15)
+#define FIRST16(at, Z) \
+	VMOVUPS at(DI), Z
+#define MORE16(at, Z) \
+	VADDPS at(DI), Z, Z
+
+// func softenWideAVX512(scores *float32, n, least int, seen *int32, scale float32, live int, top, sum, acc *float32, d int, c *[14]float32)
+//
+// A position has 16 scores, one for each row of Q: lane j. Lane j sees the first seen[j] of the n positions, which
+// are at most 64, and all lanes see the first least. live has a bit for each lane that is in use.
+TEXT ·softenWideAVX512(SB), NOSPLIT, $64-88
+	MOVQ         scores+0(FP), DI
+	MOVQ         seen+24(FP), R9
+	VBROADCASTSS scale+32(FP), Z15
+	MOVQ         c+80(FP), R8
+	TABLE
+	MOVQ         least+16(FP), R10
+	ANDQ         $~3, R10
+	MOVL         $0xff800000, AX // minus infinity
+	VPBROADCASTD AX, Z10
+	VMOVAPS      Z10, Z11
+	VMOVAPS      Z10, Z12
+	VMOVAPS      Z10, Z13
+	XORL         R11, R11
+	JMP          seenlargest
+
+largest:
+	ALL
+	LARGEST4
+	ADDQ $256, DI
+	ADDQ $4, R11
+
+seenlargest:
+	CMPQ R11, R10
+	JLT  largest
+	JMP  somelargest
+
+masked:
+	SEES
+	LARGEST4
+	ADDQ $256, DI
+	ADDQ $4, R11
+
+somelargest:
+	CMPQ R11, n+8(FP)
+	JLT  masked
+
+	// Z31 becomes the new maxima, Z30 the sums relative to them.
+	VMAXPS  Z11, Z10, Z10
+	VMAXPS  Z13, Z12, Z12
+	VMAXPS  Z12, Z10, Z10
+	VPXORD  Z0, Z0, Z0
+	VADDPS  Z0, Z10, Z10 // turns -0 into 0
+	MOVQ    top+48(FP), SI
+	MOVQ    sum+56(FP), DX
+	VMOVUPS (SI), Z31
+	VMOVUPS (DX), Z30
+	MOVQ    live+40(FP), AX
+	KMOVW   AX, K1
+	VCMPPS  $0x1e, Z31, Z10, K1, K2
+	KMOVW   K2, BX
+	TESTL   BX, BX
+	JEQ     kept
+	VSUBPS  Z10, Z31, Z0
+	VMOVAPS Z10, K2, Z31
+	VMOVUPS Z31, K2, (SI)
+	EXP
+	VMULPS  Z0, Z30, K2, Z30
+	VMOVUPS Z0, factors-64(SP)
+	LEAQ    factors-64(SP), R8
+	MOVQ    acc+64(FP), R12
+	MOVQ    d+72(FP), R13
+
+raised:
+	BSFL         BX, CX
+	BTRL         CX, BX
+	VBROADCASTSS (R8)(CX*4), Z0
+	IMULQ        R13, CX
+	LEAQ         (R12)(CX*4), AX
+	XORL         CX, CX
+
+shrink:
+	VMULPS  (AX)(CX*4), Z0, Z1
+	VMOVUPS Z1, (AX)(CX*4)
+	ADDQ    $16, CX
+	CMPQ    CX, R13
+	JLT     shrink
+	TESTL   BX, BX
+	JNE     raised
+
+kept:
+	MOVQ scores+0(FP), DI
+	XORL R11, R11
+	JMP  seenweights
+
+weights:
+	ALL
+	WEIGHTS4
+	ADDQ $256, DI
+	ADDQ $4, R11
+
+seenweights:
+	CMPQ R11, R10
+	JLT  weights
+	JMP  someweights
+
+maskedweights:
+	SEES
+	WEIGHTS4
+	ADDQ $256, DI
+	ADDQ $4, R11
+
+someweights:
+	CMPQ R11, n+8(FP)
+	JLT  maskedweights
+
+	// The sum of the weights of a lane has 16 parts, those of positions j modulo 16.
+	VPXORD Z0, Z0, Z0
+	JMP    seenzero
+
+zero:
+	VMOVUPS Z0, (DI)
+	ADDQ    $64, DI
+	INCQ    R11
+
+seenzero:
+	TESTQ $15, R11
+	JNE   zero
+	MOVQ  scores+0(FP), DI
+	ROWS16(FIRST16)
+	JMP   seensums
+
+sums:
+	ADDQ $1024, DI
+	ROWS16(MORE16)
+
+seensums:
+	SUBQ   $16, R11
+	JGT    sums
+	EACH4(VADDPS, Z8, Z9, Z10, Z11, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3)
+	EACH4(VADDPS, Z12, Z13, Z14, Z15, Z4, Z5, Z6, Z7, Z4, Z5, Z6, Z7)
+	EACH4(VADDPS, Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3)
+	VADDPS Z2, Z0, Z0
+	VADDPS Z3, Z1, Z1
+	VADDPS Z1, Z0, Z0
+	VADDPS Z0, Z30, Z30
+	MOVQ   live+40(FP), AX
+	KMOVW  AX, K1
+	VMOVUPS Z30, K1, (DX)
+	VZEROUPPER
+	RET

@@ -148,6 +148,7 @@ func floatAVX512(o *ops) {
 	}
 	o.expSub, o.siluMul, o.geluMul, o.scaleMax = expSub512, siluMul512, geluMul512, scaleMax512
 	o.soften, o.delta = o.soften512(), o.deltaAssembled(deltaAVX512, 4)
+	o.wide = &wide512
 	scaled := []scaledLoop{1: addScaledF16x1AVX512, 2: addScaledF16x2AVX512, 4: addScaledF16x4AVX512, 6: addScaledF16x6AVX512}
 	pairs, all := scaledAssembled(scaled[:3]), scaledAssembled(scaled)
 	o.addScaledF16 = func(acc []float32, n int, v []byte, m int, w []float32, wStride int) {
@@ -207,13 +208,15 @@ func scaleMax512(s []float32, scale float32) float32 {
 func (o *ops) soften512() softenFunc {
 	others := o.softenAny()
 	return func(scores []float32, n int, scale float32, top, sum, acc []float32, d int) {
-		if n == 0 || n > attnBlock || d == 0 || d%16 != 0 || len(top) == 0 || len(top) > attnRows {
+		if n == 0 || n > attnBlock || d == 0 || d%16 != 0 || len(top) == 0 {
 			others(scores, n, scale, top, sum, acc, d)
 			return
 		}
 		heads := len(top)
 		scores, sum, acc = scores[:(heads-1)*attnBlock+n], sum[:heads], acc[:heads*d]
-		softenAVX512(&scores[0], 4*attnBlock, n, scale, &top[0], &sum[0], heads, &acc[0], d, &expTable)
+		for i := 0; i < heads; i += 16 { // its largest number of heads
+			softenAVX512(&scores[i*attnBlock], 4*attnBlock, n, scale, &top[i], &sum[i], min(heads-i, 16), &acc[i*d], d, &expTable)
+		}
 	}
 }
 

@@ -249,10 +249,10 @@ func workerBytes(t *table.Table) (uint64, error) {
 		}
 		n, err := env.WorkerBytes()
 		if a, ok := attentionOf(t, cmd); ok {
-			n += uint64(foldBytes(a.headDim))
+			n += uint64(wideBytes(a.headDim) + foldBytes(a.headDim))
 		}
 		most = max(most, n)
 		return err
 	})
-	return (most + 63) &^ 63, err // foldBytes before the end must be aligned
+	return (most + 63) &^ 63, err // wideBytes and foldBytes before the end must be aligned
 }

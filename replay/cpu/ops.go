@@ -63,6 +63,8 @@ type ops struct {
 	expSub func(s []float32, m float32)
 	// scaleMax multiplies s by scale and returns its maximum, ignoring NaN.
 	scaleMax func(s []float32, scale float32) float32
+	// wide are loops of attention for many rows of Q, or nil.
+	wide *wideLoops
 	// soften turns the scores of heads into softmax weights.
 	soften softenFunc
 	// addScaledF16 adds m rows of v, n float16 each, to the accumulators of acc, n elements each,

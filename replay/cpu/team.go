@@ -53,6 +53,7 @@ type worker struct {
 	sum     [attnRows]float32
 
 	totalTop, totalSum [attnRows]float32 // of an attnTotal
+	laneSees           [attnRows]int32   // positions of a block that rows see
 	_                  pad
 }
 
