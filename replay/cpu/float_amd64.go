@@ -102,6 +102,9 @@ func scaleMaxAVX512(s *float32, scale float32, n int) float32
 func softenAVX512(scores *float32, stride, n int, scale float32, top, sum *float32, heads int, acc *float32, d int, c *[14]float32)
 
 //go:noescape
+func turnHeadAVX512(out, x, w, angles *float32, d int, eps float32)
+
+//go:noescape
 func accumulateAVX2(acc *[lanes]float32, a, b *float32, steps int)
 
 //go:noescape
@@ -148,7 +151,7 @@ func floatAVX512(o *ops) {
 	}
 	o.expSub, o.siluMul, o.geluMul, o.scaleMax = expSub512, siluMul512, geluMul512, scaleMax512
 	o.soften, o.delta = o.soften512(), o.deltaAssembled(deltaAVX512, 4)
-	o.wide = &wide512
+	o.wide, o.turnHead = &wide512, turnHead512
 	scaled := []scaledLoop{1: addScaledF16x1AVX512, 2: addScaledF16x2AVX512, 4: addScaledF16x4AVX512, 6: addScaledF16x6AVX512}
 	pairs, all := scaledAssembled(scaled[:3]), scaledAssembled(scaled)
 	o.addScaledF16 = func(acc []float32, n int, v []byte, m int, w []float32, wStride int) {
@@ -217,6 +220,12 @@ func (o *ops) soften512() softenFunc {
 		for i := 0; i < heads; i += 16 { // its largest number of heads
 			softenAVX512(&scores[i*attnBlock], 4*attnBlock, n, scale, &top[i], &sum[i], min(heads-i, 16), &acc[i*d], d, &expTable)
 		}
+	}
+}
+
+func turnHead512(out, x, w, angles []float32, eps float32) {
+	if n := len(x); n > 0 {
+		turnHeadAVX512(&out[:n][0], &x[0], &w[:n][0], &angles[:n][0], n, eps)
 	}
 }
 

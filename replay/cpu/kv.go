@@ -224,10 +224,15 @@ func newHeadTurn(b *binder, headDim, half int, eps float32, layout uint32, angle
 
 // turn sets out to head x of row r, normalised and rotated.
 func (k *headTurn) turn(out, x, norm []float32, r int) {
-	if norm != nil {
-		k.ops.rmsNorm(out, x, norm, k.eps)
-	} else {
+	angles := k.angles[2*r*k.half:][:2*k.half]
+	switch {
+	case norm == nil:
 		copy(out, x)
+	case k.ops.turnHead != nil && k.layout == decl.LayoutHalf && len(x) == 2*k.half && len(x)%32 == 0:
+		k.ops.turnHead(out, x, norm, angles, k.eps)
+		return
+	default:
+		k.ops.rmsNorm(out, x, norm, k.eps)
 	}
-	k.ops.rotate(out, k.angles[2*r*k.half:][:2*k.half], k.layout)
+	k.ops.rotate(out, angles, k.layout)
 }

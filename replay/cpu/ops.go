@@ -52,6 +52,9 @@ type ops struct {
 	// the sine. rotatePairs rotates the pairs x[2i], x[2i+1].
 	rotateHalves func(x, high, angles []float32)
 	rotatePairs  func(x, angles []float32)
+	// turnHead sets out to the RMS norm of x, whose length is a multiple of 32, with its halves rotated by
+	// rotateHalves; nil if rmsNorm and rotateHalves are as fast.
+	turnHead func(out, x, w, angles []float32, eps float32)
 	// largest returns the index of the largest element, or the first of them if there are
 	// several. NaN never wins; if all elements are NaN it returns 0.
 	largest func(x []float32) int
