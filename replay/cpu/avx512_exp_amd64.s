@@ -469,7 +469,7 @@ weights:
 	VZEROUPPER
 	RET
 
-// WIDE4 sets Z0 to Z3 to the scores of four positions.
+// WIDE4 sets Z0 to Z3 to the scores of four positions, and KEEP4 stores them.
 #define WIDE4 \
 	VMOVUPS (DI), Z0    \
 	VMOVUPS 64(DI), Z1  \
@@ -481,7 +481,7 @@ weights:
 	VMOVUPS Z2, 128(DI) \
 	VMOVUPS Z3, 192(DI)
 
-// SEES sets K1 to K4 to the lanes that see positions R11 to R11+3, and K0 to all lanes.
+// SEES sets K1 to K4 to the lanes that see positions R11 to R11+3, and ALL to all lanes.
 #define SEES1(at, K) \
 	LEAL         at(R11), AX \
 	VPBROADCASTD AX, Z4      \
@@ -492,6 +492,12 @@ weights:
 	SEES1(1, K2)       \
 	SEES1(2, K3)       \
 	SEES1(3, K4)
+
+#define ALL \
+	KXNORW K1, K1, K1 \
+	KXNORW K2, K2, K2 \
+	KXNORW K3, K3, K3 \
+	KXNORW K4, K4, K4
 
 // LARGEST4 multiplies the scores of four positions by Z15 and raises the maxima Z10 to Z13.
 #define LARGEST4 \
@@ -516,14 +522,8 @@ weights:
 	EXP4                          \
 	KEEP4
 
-// ALL sets K1 to K4 to all lanes.
-#define ALL \
-	KXNORW K1, K1, K1 \
-	KXNORW K2, K2, K2 \
-	KXNORW K3, K3, K3 \
-	KXNORW K4, K4, K4
-
-// ROWS16 and MORE16 load the weights of 16 positions, and add those of the next 16.
+// ROWS16 applies FIRST16, which loads the weights of a position, or MORE16, which adds those of another one, to 16
+// positions.
 #define ROWS16(OP16) \
 	OP16(0, Z0)    \
 	OP16(64, Z1)   \

@@ -41,6 +41,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 		if mem[i], err = allocate(s.Size); err != nil {
 			return none, fmt.Errorf("cpu: slot %s: %w", s.Name, err)
 		}
+		preferHuge(mem[i]) // the rows of a product's output are far apart
 		memory.Executor += s.Size
 	}
 	// Bind again with the memory, since it may be mapped at addresses that kernels cannot use.
