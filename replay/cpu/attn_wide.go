@@ -1,6 +1,6 @@
 package cpu
 
-// wideLoops are loops of attention for 17 to attnRows rows of Q that are computed together. They take the rows of
+// wideLoops are loops of attention for up to attnRows rows of Q that are computed together. They take the rows of
 // K and V of a block as float32, so that these are converted once for all rows of Q, and a lane of a vector is a
 // row of Q in the scores, so that no lanes are added. The results have the same bits as those of the loops for few
 // rows.
@@ -26,7 +26,8 @@ type wideLoops struct {
 // wideLanes is the number of rows of Q in a vector.
 const wideLanes = 16
 
-// wideLeast is the number of rows of Q for which wideLoops are faster than the loops for few rows.
+// wideLeast is the least number of rows of Q for which wideLoops are used. They compute the scores of attnRows rows
+// however few there are, so the loops for few rows are used below it.
 const wideLeast = 20
 
 // wideKV is the size in elements of the rows of K or V that are converted at once. They stay in the first-level
@@ -35,8 +36,7 @@ const wideKV = 2048
 
 // wideGroup is the memory of a group whose blocks are computed by wideLoops. kv is nil in other groups.
 type wideGroup struct {
-	kv     []float32 // [rows, headDim], rows of K or V from position at
-	rows   int       // a multiple of 16
+	kv     []float32 // [wideStep, headDim], rows of K or V from position at
 	at     int
 	q      []float32 // [attnRows/wideLanes, headDim, wideLanes]
 	scores []float32 // [attnRows/wideLanes, attnBlock, wideLanes]
@@ -63,7 +63,7 @@ func (k *attn) widens(w *worker, g *attnGroup) {
 		part, mem = mem[:n:n], mem[n:]
 		return part
 	}
-	g.wide = wideGroup{kv: take(wideStep(d) * d), rows: wideStep(d), q: take(attnRows * d), scores: take(attnBlock * attnRows), sums: take(16 * wideLanes)}
+	g.wide = wideGroup{kv: take(wideStep(d) * d), q: take(attnRows * d), scores: take(attnBlock * attnRows), sums: take(16 * wideLanes)}
 	q := take(attnRows * d)
 	clear(q[copy(q, g.q):])
 	for i := 0; i < len(q); i += wideLanes * d {
@@ -93,8 +93,8 @@ func (k *attn) wideBlock(w *worker, g *attnGroup, s, at, next int) bool {
 	}
 	k.wideScores(g, at, next)
 	k.wideSoften(g, next-at, least, seen)
-	for from := at; from < next; from += g.wide.rows {
-		to := min(from+g.wide.rows, next)
+	for from, step := at, wideStep(k.headDim); from < next; from += step {
+		to := min(from+step, next)
 		k.widen(g, &k.vCache, &g.newV, from, to)
 		k.wideWeigh(g, 0, g.rows, at, from, min(to, at+least))
 		if at+least < to {
@@ -123,8 +123,8 @@ func (k *attn) widen(g *attnGroup, c *kvCache, own *kvRows, at, next int) {
 
 // wideScores sets the scores of positions [at, next).
 func (k *attn) wideScores(g *attnGroup, at, next int) {
-	for from := at; from < next; from += g.wide.rows {
-		to := min(from+g.wide.rows, next)
+	for from, step := at, wideStep(k.headDim); from < next; from += step {
+		to := min(from+step, next)
 		k.widen(g, &k.kCache, &g.newK, from, to)
 		k.ops.wide.scores(g.wide.scores[(from-at)*wideLanes:], g.wide.kv, to-from, k.headDim, g.wide.q, g.wide.sums)
 	}

@@ -1,4 +1,5 @@
 #include "textflag.h"
+#include "avx512_fold_amd64.h"
 
 // The exp of doc.go on 16 lanes, with the same operations as exp.go, and the softmax step of
 // attention. Z16 to Z29 hold the entries of expTable, in its order. R8 is the address of the
@@ -164,19 +165,25 @@ done:
 	VMOVUPS   Z0, K1, (DI) \
 	ADDQ      $64, DI
 
+// LOAD64 sets Z0 to Z3 to 64 elements, and KEEP64 stores them.
+#define LOAD64 \
+	VMOVUPS (DI), Z0    \
+	VMOVUPS 64(DI), Z1  \
+	VMOVUPS 128(DI), Z2 \
+	VMOVUPS 192(DI), Z3
+#define KEEP64 \
+	VMOVUPS Z0, (DI)    \
+	VMOVUPS Z1, 64(DI)  \
+	VMOVUPS Z2, 128(DI) \
+	VMOVUPS Z3, 192(DI)
+
 #define EXPSUB4 \
-	VMOVUPS      (DI), Z0     \
-	VMOVUPS      64(DI), Z1   \
-	VMOVUPS      128(DI), Z2  \
-	VMOVUPS      192(DI), Z3  \
+	LOAD64                    \
 	VBROADCASTSS m+8(FP), Z15 \
 	FOUR(VSUBPS, Z15, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3) \
 	BOUND4                    \
 	EXP4                      \
-	VMOVUPS      Z0, (DI)     \
-	VMOVUPS      Z1, 64(DI)   \
-	VMOVUPS      Z2, 128(DI)  \
-	VMOVUPS      Z3, 192(DI)  \
+	KEEP64                    \
 	ADDQ         $256, DI
 
 #define SILUMUL4 \
@@ -334,6 +341,16 @@ TEXT ·scaleMaxAVX512(SB), NOSPLIT, $0-28
 	VMULPS.Z 128(DI), Z15, K3, Z2 \
 	VMULPS.Z 192(DI), Z15, K4, Z3
 
+// SHRINK multiplies the R13 elements at acc by Z0.
+#define SHRINK(acc) \
+	XORL    CX, CX              \
+shrink: \
+	VMULPS  (acc)(CX*4), Z0, Z1 \
+	VMOVUPS Z1, (acc)(CX*4)     \
+	ADDQ    $16, CX             \
+	CMPQ    CX, R13             \
+	JLT     shrink
+
 // func softenAVX512(scores *float32, stride, n int, scale float32, top, sum *float32, heads int, acc *float32, d int, c *[14]float32)
 //
 // A head has at most 64 scores. The scores of a head begin stride bytes after those of the previous
@@ -416,14 +433,7 @@ head:
 	TESTL        R14, BX
 	JEQ          weights
 	VBROADCASTSS (R8), Z0
-	XORQ         CX, CX
-
-shrink:
-	VMULPS  (R12)(CX*4), Z0, Z1
-	VMOVUPS Z1, (R12)(CX*4)
-	ADDQ    $16, CX
-	CMPQ    CX, R13
-	JLT     shrink
+	SHRINK(R12)
 
 weights:
 	MASKS
@@ -444,14 +454,7 @@ weights:
 	VADDPS       Z1, Z0, Z0
 	VADDPS       Z2, Z0, Z0
 	VADDPS       Z3, Z0, Z0
-	VEXTRACTF64X4 $1, Z0, Y1
-	VADDPS       Y1, Y0, Y0
-	VEXTRACTF128 $1, Y0, X1
-	VADDPS       X1, X0, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
+	LANESUM
 	KMOVW        R14, K5
 	VBROADCASTSS X0, K5, Z30
 	ADDQ         R9, DI
@@ -468,18 +471,6 @@ weights:
 	VMOVUPS    Z30, K1, (DX)
 	VZEROUPPER
 	RET
-
-// WIDE4 sets Z0 to Z3 to the scores of four positions, and KEEP4 stores them.
-#define WIDE4 \
-	VMOVUPS (DI), Z0    \
-	VMOVUPS 64(DI), Z1  \
-	VMOVUPS 128(DI), Z2 \
-	VMOVUPS 192(DI), Z3
-#define KEEP4 \
-	VMOVUPS Z0, (DI)    \
-	VMOVUPS Z1, 64(DI)  \
-	VMOVUPS Z2, 128(DI) \
-	VMOVUPS Z3, 192(DI)
 
 // SEES sets K1 to K4 to the lanes that see positions R11 to R11+3, and ALL to all lanes.
 #define SEES1(at, K) \
@@ -505,7 +496,7 @@ weights:
 	VMULPS  64(DI), Z15, Z1  \
 	VMULPS  128(DI), Z15, Z2 \
 	VMULPS  192(DI), Z15, Z3 \
-	KEEP4                    \
+	KEEP64                   \
 	VMAXPS  Z10, Z0, K1, Z10 \
 	VMAXPS  Z11, Z1, K2, Z11 \
 	VMAXPS  Z12, Z2, K3, Z12 \
@@ -513,14 +504,14 @@ weights:
 
 // WEIGHTS4 turns the scores of four positions into weights relative to the maxima in Z31.
 #define WEIGHTS4 \
-	WIDE4 \
+	LOAD64 \
 	FOUR(VSUBPS, Z31, Z0, Z1, Z2, Z3, Z0, Z1, Z2, Z3) \
 	VCMPPS $0x15, Z16, Z0, K1, K1 \
 	VCMPPS $0x15, Z16, Z1, K2, K2 \
 	VCMPPS $0x15, Z16, Z2, K3, K3 \
 	VCMPPS $0x15, Z16, Z3, K4, K4 \
 	EXP4                          \
-	KEEP4
+	KEEP64
 
 // ROWS16 applies FIRST16, which loads the weights of a position, or MORE16, which adds those of another one, to 16
 // positions.
@@ -619,14 +610,7 @@ raised:
 	VBROADCASTSS (R8)(CX*4), Z0
 	IMULQ        R13, CX
 	LEAQ         (R12)(CX*4), AX
-	XORL         CX, CX
-
-shrink:
-	VMULPS  (AX)(CX*4), Z0, Z1
-	VMOVUPS Z1, (AX)(CX*4)
-	ADDQ    $16, CX
-	CMPQ    CX, R13
-	JLT     shrink
+	SHRINK(AX)
 	TESTL   BX, BX
 	JNE     raised
 

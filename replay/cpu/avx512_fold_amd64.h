@@ -61,3 +61,13 @@ GLOBL transposed<>(SB), RODATA|NOPTR, $64
 	FOLD(Z12, Z13, Z14, Z15)  \
 	TURN(Z0, Z4, Z8, Z12)
 
+// LANESUM sets the first lane of X0 to the sum of the lanes of Z0. It uses Z1.
+#define LANESUM \
+	VEXTRACTF64X4 $1, Z0, Y1 \
+	VADDPS        Y1, Y0, Y0 \
+	VEXTRACTF128  $1, Y0, X1 \
+	VADDPS        X1, X0, X0 \
+	VMOVHLPS      X0, X0, X1 \
+	VADDPS        X1, X0, X0 \
+	VMOVSHDUP     X0, X1     \
+	VADDSS        X1, X0, X0

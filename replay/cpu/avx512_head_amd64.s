@@ -1,4 +1,5 @@
 #include "textflag.h"
+#include "avx512_fold_amd64.h"
 
 DATA even<>+0(SB)/8, $0x0e0c0a0806040200
 DATA even<>+8(SB)/8, $0x1e1c1a1816141210
@@ -37,21 +38,14 @@ square:
 	SUBQ        $16, CX
 	JGT         square
 
-	VEXTRACTF64X4 $1, Z0, Y1
-	VADDPS        Y1, Y0, Y0
-	VEXTRACTF128  $1, Y0, X1
-	VADDPS        X1, X0, X0
-	VMOVHLPS      X0, X0, X1
-	VADDPS        X1, X0, X0
-	VMOVSHDUP     X0, X1
-	VADDSS        X1, X0, X0
-	VDIVSS        X2, X0, X0
-	VADDSS        eps+40(FP), X0, X0
-	VSQRTSS       X0, X0, X0
-	MOVL          $0x3f800000, CX
-	VMOVD         CX, X1
-	VDIVSS        X0, X1, X0
-	VBROADCASTSS  X0, Z0
+	LANESUM
+	VDIVSS       X2, X0, X0
+	VADDSS       eps+40(FP), X0, X0
+	VSQRTSS      X0, X0, X0
+	MOVL         $0x3f800000, CX
+	VMOVD        CX, X1
+	VDIVSS       X0, X1, X0
+	VBROADCASTSS X0, Z0
 
 turn:
 	PREFETCHT0 (AX)

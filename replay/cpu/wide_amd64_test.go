@@ -20,12 +20,6 @@ func needWide(tb testing.TB) *wideLoops {
 	return o.wide
 }
 
-// guarded32 returns n elements that end at a guard page.
-func guarded32(tb testing.TB, n int) []float32 {
-	tb.Helper()
-	return float32s(guarded(tb, uint64(4*n)))
-}
-
 // TestWideScores compares the products of 32 rows of Q with dot.
 func TestWideScores(t *testing.T) {
 	loops := needWide(t)
@@ -33,14 +27,12 @@ func TestWideScores(t *testing.T) {
 	for _, d := range []int{32, 64, 96, 128, 256} {
 		for _, n := range []int{1, 4, 7, 16, attnBlock} {
 			whole := (n + 3) &^ 3
-			k, rows := guarded32(t, whole*d), guarded32(t, attnRows*d)
-			copy(k, random(r, n*d, 1))
-			copy(rows, random(r, len(rows), 1))
-			q, out := guarded32(t, attnRows*d), guarded32(t, attnRows*attnBlock)
+			k, rows := guardedFloats(t, random(r, whole*d, 1)), guardedFloats(t, random(r, attnRows*d, 1))
+			q, out := guardedFloats(t, make([]float32, attnRows*d)), guardedFloats(t, make([]float32, attnRows*attnBlock))
 			for i := 0; i < attnRows; i += wideLanes {
 				loops.transpose(q[i*d:], rows[i*d:], d)
 			}
-			loops.scores(out, k, n, d, q, guarded32(t, 16*wideLanes))
+			loops.scores(out, k, n, d, q, guardedFloats(t, make([]float32, 16*wideLanes)))
 			for i := range attnRows {
 				for p := range n {
 					got, want := out[i/wideLanes*wideLanes*attnBlock+p*wideLanes+i%wideLanes], dot(rows[i*d:][:d], k[p*d:][:d])
@@ -63,8 +55,7 @@ func TestWideSoften(t *testing.T) {
 	reference := portable()
 	for i := range 600 {
 		n, rows, d, scale := 1+r.IntN(attnBlock), 1+r.IntN(wideLanes), []int{32, 64, 96}[r.IntN(3)], float32(0.3)
-		scores, seen := guarded32(t, attnBlock*wideLanes), make([]int32, wideLanes)
-		copy(scores, random(r, len(scores), 30))
+		scores, seen := guardedFloats(t, random(r, attnBlock*wideLanes, 30)), make([]int32, wideLanes)
 		if i%4 == 0 {
 			for range 8 {
 				scores[r.IntN(n*wideLanes)] = odd[r.IntN(len(odd))]
@@ -78,10 +69,8 @@ func TestWideSoften(t *testing.T) {
 				least = min(least, int(seen[j]))
 			}
 		}
-		top, sum, acc := guarded32(t, wideLanes), guarded32(t, wideLanes), guarded32(t, rows*d)
-		copy(top, random(r, wideLanes, 30))
-		copy(sum, random(r, wideLanes, 5))
-		copy(acc, random(r, len(acc), 1))
+		top, sum := guardedFloats(t, random(r, wideLanes, 30)), guardedFloats(t, random(r, wideLanes, 5))
+		acc := guardedFloats(t, random(r, rows*d, 1))
 		if i%3 == 0 {
 			top[0], sum[0] = minusInf, 0
 			top[rows-1] = odd[r.IntN(len(odd))]
@@ -123,12 +112,10 @@ func TestWideValues(t *testing.T) {
 		for rows := 1; rows <= wideLanes; rows++ {
 			m := 1 + r.IntN(attnBlock)
 			v := randomBytes(t, r, dtype.F16, m*d, 1)
-			wide, weights := guarded32(t, m*d), guarded32(t, (m-1)*wideLanes+rows)
+			wide, weights := guardedFloats(t, make([]float32, m*d)), guardedFloats(t, random(r, (m-1)*wideLanes+rows, 1))
 			loops.widenF16(wide, v)
-			copy(weights, random(r, len(weights), 1))
-			got, want := guarded32(t, rows*d), make([]float32, rows*d)
-			copy(got, random(r, len(got), 1))
-			copy(want, got)
+			want := random(r, rows*d, 1)
+			got := guardedFloats(t, want)
 			loops.addScaled(got, d, wide, m, weights)
 			w := make([]float32, rows*attnBlock)
 			for i := range rows {
@@ -143,7 +130,7 @@ func TestWideValues(t *testing.T) {
 		for i := range q {
 			q[i] = byte(r.IntN(255) - 127)
 		}
-		got, want := guarded32(t, len(q)), make([]float32, len(q))
+		got, want := guardedFloats(t, make([]float32, len(q))), make([]float32, len(q))
 		loops.widenQ8(got, q, scales)
 		kvQ8(want, int8s(q), scales)
 		same(t, fmt.Sprintf("int8, rows of %d", d), got, want)
