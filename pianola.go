@@ -443,9 +443,11 @@ func (m *Model) State() State {
 func (m *Model) Load() Load { return m.m.Occupancy() }
 
 // ProfileBatch makes a model with Options.Parallel execute the programs of its batches one at a time, with
-// a barrier after each command, and decode one token in a submission. After each program it calls f with
-// the program's name, the number of rows, and the time of each command. f must not keep times or call
-// the model. A nil f ends profiling. The error reports a model without Options.Parallel.
+// a barrier after each command, and decode one token in a submission. Tokens of prompts join the rows
+// that decode, as many as a pass has room for, where the table has programs for that: the programs do
+// not depend on measured times. After each program it calls f with the program's name, the number of
+// rows, and the time of each command. f must not keep times or call the model. A nil f ends profiling.
+// The error reports a model without Options.Parallel.
 func (m *Model) ProfileBatch(f func(program string, rows int, times []time.Duration)) error {
 	return m.m.ProfileBatch(f)
 }

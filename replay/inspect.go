@@ -160,14 +160,16 @@ func (s *Session) Dry(n int) (time.Duration, error) {
 }
 
 // ProfileBatch makes a model for many sequences execute its programs one at a time, with a barrier after each
-// command, and decode one token in a submission. After each program it calls f with the program's name, its
-// rows, and the time of each of its commands. f must not keep times or call the model. A nil f ends profiling.
-// ProfileBatch may be called at any time; it applies to the submissions that begin afterwards.
+// command, and decode one token in a submission. Rows of prompts join the rows that decode wherever the table has
+// programs for such passes, as many as these have room for, so that the programs do not depend on measured times.
+// After each program it calls f with the program's name, its rows, and the time of each of its commands. f must
+// not keep times or call the model. A nil f ends profiling. ProfileBatch may be called at any time; it applies to
+// the submissions that begin afterwards.
 func (m *Model) ProfileBatch(f func(program string, rows int, times []time.Duration)) error {
 	if m.engine == nil {
 		return errors.New("replay: the model is not for many sequences")
 	}
-	if f == nil {
+	if m.engine.Join(f != nil); f == nil {
 		m.profile.Store(nil)
 	} else {
 		m.profile.Store(&f)

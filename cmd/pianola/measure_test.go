@@ -201,6 +201,8 @@ func TestProfileBatch(t *testing.T) {
 		{"-r requires --prefill, and excludes --batch", append(args, "--batch", "2", "--prefill", "3", "-r", "2")},
 		{"--prefill and -n exclude each other without --batch", append(args, "--prefill", "3")},
 		{"--prefill 0: must be at least 1", append(args, "--batch", "2", "--prefill", "0")},
+		{"profile: 65 sequences: the table's batch programs have at most 64 rows", append(args, "--batch", "65", "--device", "cpu")},
+		{"profile: 65 sequences: the table's batch programs have at most 64 rows", append(args, "--batch", "64", "--prefill", "3", "--device", "cpu")},
 		{"--batch 0: must be 1 to 4096", append(args, "--batch", "0")},
 	} {
 		if o := runCommand(t, wrong.args...); o.status == 0 || !strings.Contains(o.stderr, wrong.want) {
@@ -214,7 +216,7 @@ func TestProfileBatch(t *testing.T) {
 func TestProfileJoint(t *testing.T) {
 	args := []string{"profile", gopher, "-n", "2", "-d", "9", "--ctx", "512", "--batch", "8", "--prefill", "100", "--device", "cpu"}
 	res := decode[profileResult](t, succeed(t, append(args, "--json")...).stdout)
-	if res.Rows != 8 || res.Prompt != 100 || res.PromptRows < 1 || res.PromptRows > 100 || res.Tokens != 16 || res.TotalUS <= 0 {
+	if res.Rows != 8 || res.Prompt != 100 || res.PromptRows != 100 || res.Tokens != 16 || res.TotalUS <= 0 {
 		t.Fatalf("%d rows and %d of %d tokens of a prompt, %d tokens, %v us", res.Rows, res.PromptRows, res.Prompt, res.Tokens, res.TotalUS)
 	}
 	weights, parts := uint64(0), map[string]int{}

@@ -118,7 +118,7 @@ func (b *batchProfile) decode(ctx context.Context, s *pianola.Session) error {
 // promptsPerStep is the number of prompts for each step to be measured after which none is expected any more.
 const promptsPerStep = 16
 
-var errApart = errors.New("most prompts are computed apart from the rows that decode, because that is predicted to take less time, or in passes of different sizes")
+var errApart = errors.New("most passes with tokens of a prompt lack some of the sequences that decode: the sequences are too many for a pass, or the machine is too busy to keep them together")
 
 // prefill prefills one random prompt after another until all steps have been measured.
 func (b *batchProfile) prefill(ctx context.Context, m *pianola.Model, s *pianola.Session) error {
@@ -142,8 +142,8 @@ const patience = time.Hour
 // measureBatch profiles steps of a batch, where measure profiles tokens of one session.
 func (f *profileFlags) measureBatch(cmd *cobra.Command, m *pianola.Model) (res *profileResult, err error) {
 	b := &batchProfile{rows: f.batch, steps: f.tokens, prompt: f.prompt}
-	if f.prompt > 0 && !hasProgram(m.Table(), sequence.ProgramFill) {
-		return nil, errors.New("profile: the table has no programs in which rows that decode and rows of prompts are computed together")
+	if err := f.checkRows(m.Table()); err != nil {
+		return nil, err
 	}
 	prompts := batchRun{m: m}
 	sessions := make([]*pianola.Session, f.batch+min(f.prompt, 1))
@@ -188,9 +188,34 @@ func (f *profileFlags) measureBatch(cmd *cobra.Command, m *pianola.Model) (res *
 	return f.batchResult(m.Table(), b)
 }
 
-// hasProgram reports whether the table has programs of a kind, whose names have numbers of rows behind it.
-func hasProgram(t *table.Table, kind string) bool {
-	return slices.ContainsFunc(t.Programs, func(p table.Program) bool { return strings.HasPrefix(p.Name, kind+".") })
+// checkRows returns an error if the table has no programs for the rows of a step.
+func (f *profileFlags) checkRows(t *table.Table) error {
+	sequences := f.batch + min(f.prompt, 1) // that of the prompts decodes its last token
+	if most := mostRows(t, sequence.ProgramBatch); sequences > most {
+		return fmt.Errorf("profile: %d sequences: the table's batch programs have at most %d rows", sequences, most)
+	}
+	if f.prompt == 0 {
+		return nil
+	}
+	switch most := mostRows(t, sequence.ProgramFill); {
+	case most == 0:
+		return errors.New("profile: the table has no programs in which rows that decode and rows of prompts are computed together")
+	case f.batch >= most:
+		return fmt.Errorf("profile: %d sequences and a prompt: the table's programs for both have at most %d rows", f.batch, most)
+	}
+	return nil
+}
+
+// mostRows returns the rows of the largest program of a kind, whose names have numbers of rows behind it; 0 if the
+// table has none.
+func mostRows(t *table.Table, kind string) int {
+	most := uint32(0)
+	for _, p := range t.Programs {
+		if strings.HasPrefix(p.Name, kind+".") {
+			most = max(most, p.MaxRows)
+		}
+	}
+	return int(most)
 }
 
 // batchResult returns the mean times of a step, and what its commands read.

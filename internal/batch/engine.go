@@ -196,6 +196,14 @@ func (e *Engine) Load() Load {
 	return l
 }
 
+// Join makes every submission with rows of prompts a joint pass of as many rows as it may have, or returns to the
+// choice by predicted times. It applies to the submissions that are planned afterwards.
+func (e *Engine) Join(on bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.s.Join(on)
+}
+
 // Discarder is a Device that can give back the memory of pages.
 type Discarder interface {
 	// Discard gives back the memory of pages that nobody holds. Their content is lost. A submission

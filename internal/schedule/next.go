@@ -269,7 +269,7 @@ func (s *Scheduler) start(r *Request, now time.Duration, step *Step) {
 // alone reports whether the next submission is for prompts alone: they were left out of the last
 // one and do not fit beside the rows, or they are behind.
 func (s *Scheduler) alone(now time.Duration, rows, prompts []*Request, bound time.Duration) bool {
-	if len(rows) == 0 || len(prompts) == 0 {
+	if len(rows) == 0 || len(prompts) == 0 || s.joined {
 		return false
 	}
 	if !s.owed {
@@ -497,6 +497,11 @@ func (s *Scheduler) forms(prompts []*Request, step *Step) (of, other form) {
 		limit = min(limit, spent+time.Duration(float64(spent)*s.c.Share))
 	}
 	apart, pass := form{all: spent}, form{joint: true}
+	if s.joined {
+		if pass.chunks = s.divide(prompts, s.room(step)); len(pass.chunks) > 0 {
+			return pass, apart
+		}
+	}
 	if !step.Joint { // drafts need a joint pass
 		apart.chunks, apart.adds = s.apart(prompts, step, spent, limit)
 		apart.all += apart.adds
@@ -563,18 +568,22 @@ func (s *Scheduler) apart(prompts []*Request, step *Step, spent, limit time.Dura
 // joins reports whether rows of r's prompt may be part of a pass with other rows.
 func (s *Scheduler) joins(r *Request) bool { return s.c.Joint > 0 && r.Reads == nil }
 
+// room returns the number of rows of prompts that a joint pass may have beside those of a step.
+func (s *Scheduler) room(step *Step) int {
+	return max(0, min(s.c.Budget, s.c.Joint)-decoding(step.Decode))
+}
+
 // joint returns the chunks that are computed in one pass with the rows of a step within a time, and the
 // time of the pass. There are none if that is too short, or if the device has no such passes.
 func (s *Scheduler) joint(prompts []*Request, step *Step, limit time.Duration) (chunks []Chunk, all time.Duration) {
-	rows := step.Decode
-	most := min(s.c.Budget, s.c.Joint) - decoding(rows)
+	rows, most := step.Decode, s.room(step)
 	take := func(n int) ([]Chunk, time.Duration) {
 		chunks := s.divide(prompts, n)
 		return chunks, s.together(rows, chunks)
 	}
 	limit = max(limit, s.efficient(prompts, step, most))
 	// The time grows with the rows.
-	n := sort.Search(max(0, most)/LeastChunk, func(i int) bool { _, d := take((i + 1) * LeastChunk); return d > limit }) * LeastChunk
+	n := sort.Search(most/LeastChunk, func(i int) bool { _, d := take((i + 1) * LeastChunk); return d > limit }) * LeastChunk
 	if chunks, all = take(most); len(chunks) > 0 && all <= limit {
 		return chunks, all
 	}

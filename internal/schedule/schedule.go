@@ -223,7 +223,8 @@ type Scheduler struct {
 	left    bool          // the last submission had no rows although some decode
 	idled   time.Duration // about how long the device is idle between submissions; 0 if that is unknown
 	hits    Hits
-	doubts  int // steps that were not joint because of a doubtful prediction
+	doubts  int  // steps that were not joint because of a doubtful prediction
+	joined  bool // see Join
 }
 
 // Hits are counts of the requests that were admitted and did not ask for Private, and of the drafts of all.
@@ -274,6 +275,11 @@ type Load struct{ Running, Waiting int }
 
 // Load returns the number of requests.
 func (s *Scheduler) Load() Load { return Load{len(s.running), len(s.waiting)} }
+
+// Join makes every step with rows of prompts a joint pass of as many rows as it may have, whatever time is
+// predicted, where the device has such passes, or returns to the choice by time. What the package promises about
+// bounds does not hold meanwhile. It is for profiles of these passes, which must not depend on measured times.
+func (s *Scheduler) Join(on bool) { s.joined = on }
 
 // Running returns the requests that run, in the order of ranks. The list is valid until the next call.
 func (s *Scheduler) Running() []*Request { return s.running }

@@ -213,7 +213,7 @@ func (s *sim) checkStep(step *Step) error {
 		}
 	}
 	alone := len(step.Chunks) == 0 && step.Chain == 1 || len(step.Decode) == 0 && len(step.Chunks) == 1 && step.Chunks[0].Rows <= LeastChunk
-	longer := step.Predicted > step.Bound && !step.Again
+	longer := step.Predicted > step.Bound && !step.Again && !s.joined
 	if longer && !alone {
 		return fmt.Errorf("predicted %v, more than %v", step.Predicted, step.Bound)
 	}

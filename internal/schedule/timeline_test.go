@@ -311,6 +311,35 @@ func TestMeasuredAgain(t *testing.T) {
 	}
 }
 
+// TestJoin checks that Join makes passes of all rows that decode and as many rows of a prompt as have room, although
+// these passes are predicted to take longer than the bound and than their parts apart.
+func TestJoin(t *testing.T) {
+	cost := &Corrected{Cost: linear{2 * time.Millisecond, time.Microsecond, 2 * time.Millisecond, 100 * time.Microsecond}}
+	cost.joint[classOf(64)] = 1e4
+	s := newSim(t, Config{Cost: cost, Sequences: 8, Context: 1 << 16, Chunk: 64, Joint: 64, Heads: 8}, pages.Kind{Name: "full", Pages: 1 << 12})
+	must(t)(s.add(10, 1<<15, nil))
+	must(t)(s.add(10, 1<<15, nil))
+	for rows := 0; rows < 2; {
+		step, err := s.step()
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows = len(step.Decode)
+	}
+	must(t)(s.add(400, 1, nil))
+	const most = (64 - 2) / LeastChunk * LeastChunk
+	for i, join := range []bool{false, true, true, false} {
+		s.Join(join)
+		step, err := s.step()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rows := rowsOf(step.Chunks); step.Joint != join || join && (len(step.Decode) != 2 || rows != most) {
+			t.Errorf("step %d: %d rows that decode and %d of a prompt, joint %v, want 2, %d and %v", i, len(step.Decode), rows, step.Joint, most, join)
+		}
+	}
+}
+
 // TestGuess checks that predictions that are guesses make minimum units until they are measured.
 func TestGuess(t *testing.T) {
 	c := &Corrected{Cost: simple, Guess: true}
