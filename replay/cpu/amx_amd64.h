@@ -76,7 +76,7 @@
 	VMOVUPS Z27, RECORDT(DI)
 // KEEPMIN keeps M, or minus M if OP subtracts: the product with 1. KEEPMINS does so with the scale of two
 // minimums, and keeps these as float32.
-#define KEEPMIN(OP, M, ONES) \
+#define KEEPMIN(OP, M) \
 	VPTERNLOGD $0xff, Z1, Z1, Z1 \
 	VPSRLD     $25, Z1, Z1       \
 	VPSLLD     $23, Z1, Z1       \
@@ -84,7 +84,7 @@
 	OP         Z1, M, Z2         \
 	VMOVUPS    Z2, RECORDM(DI)
 #define KEEPMINS(OP, C) \
-	KEEPMIN(OP, Z25, NONE)       \
+	KEEPMIN(OP, Z25)             \
 	VPSLLD     $16, C, Z2        \
 	VPSRAD     $16, Z2, Z2       \
 	VCVTDQ2PS  Z2, Z2            \
@@ -246,18 +246,12 @@
 #define POSTDSTM0 POSTDSTM(POSTDSTMROW0)
 #define POSTDSTM1 POSTDSTM(POSTDSTMROW1)
 
-// SUMS1 copies the sums of x of a row. K1 selects tiles, each of which has two int16 at the address
-// DX+R14. It multiplies them by the scales of x at DI. SUMS2 keeps the sums of columns 0 to 15 and 16 to
-// 31, without the scales.
+// SUMS1 copies the sums of blocks of a row of x, which include its scales. K1 selects tiles, each of which
+// has a float32 at the address DX+R14. SUMS2 copies the sums of columns 0 to 15 and 16 to 31, two int16 each,
+// which do not include the scales.
 #define SUMS1 \
-	VMOVDQU32.Z (DX)(R14*1), K1, Z16       \
-	VPSLLD      $16, Z16, Z17              \
-	VPSRAD      $16, Z17, Z17              \
-	VPSRAD      $16, Z16, Z16              \
-	VPADDD      Z16, Z17, Z17              \
-	VCVTDQ2PS   Z17, Z17                   \
-	VMULPS      (DI), Z17, Z17             \
-	VMOVUPS     Z17, (WORKS-WORKX)(DI)
+	VMOVUPS.Z (DX)(R14*1), K1, Z16   \
+	VMOVUPS   Z16, (WORKS-WORKX)(DI)
 #define SUMS2 \
 	VMOVDQU32.Z (DX)(R14*1), K1, Z16       \
 	VPSLLD      $16, Z16, Z17              \

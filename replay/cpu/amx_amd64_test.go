@@ -62,14 +62,14 @@ func TestAMX(t *testing.T) {
 					strips := 1 + r.IntN(3)
 					w := randomTiles(t, r, typ, strips, columns/elems, r.IntN(2) == 0)
 					scale := extremes[r.IntN(len(extremes))]
-					x := input512(t, rows, columns, 8*r.IntN(9), func(int) []float32 { return random(r, columns, scale) })
+					x := input512(t, typ, rows, columns, 8*r.IntN(9), func(int) []float32 { return random(r, columns, scale) })
 					checkProduct(t, products[typ], typ, w, strips, x)
 				}
 			}
 			// Numbers of tiles that are not a multiple of 8.
 			for tiles := 1; tiles < 70 && elems < 256; tiles += 1 + r.IntN(5) {
 				columns := (tiles*blockElems + elems - 1) / elems * elems
-				x := input512(t, 16+r.IntN(24), columns, 0, func(int) []float32 { return random(r, columns, 1) })
+				x := input512(t, typ, 16+r.IntN(24), columns, 0, func(int) []float32 { return random(r, columns, 1) })
 				checkProduct(t, products[typ], typ, randomTiles(t, r, typ, 2, columns/elems, true), 2, x)
 			}
 		})
@@ -87,7 +87,7 @@ func TestAMXEveryByte(t *testing.T) {
 		}
 		t.Run(typ.String(), func(t *testing.T) {
 			elems, _ := typ.Block()
-			x := input512(t, 16, elems, 0, func(j int) []float32 {
+			x := input512(t, typ, 16, elems, 0, func(j int) []float32 {
 				x := make([]float32, elems)
 				for i := range x {
 					x[i] = 127
@@ -121,7 +121,7 @@ func TestAMXInterrupted(t *testing.T) {
 	var done sync.WaitGroup
 	for range 3 * runtime.GOMAXPROCS(0) {
 		w := randomTiles(t, r, dtype.Q4_0, strips, columns/blockElems, true)
-		x := input512(t, rows, columns, 0, func(int) []float32 { return random(r, columns, 1) })
+		x := input512(t, dtype.Q4_0, rows, columns, 0, func(int) []float32 { return random(r, columns, 1) })
 		want := run.multiply(t, w, strips, 0, x)
 		done.Go(func() {
 			y := make([]float32, len(want))
@@ -265,7 +265,7 @@ func BenchmarkAMX(b *testing.B) {
 		elems, _ := typ.Block()
 		w := randomTiles(b, r, typ, strips, columns/elems, true)
 		for _, rows := range []int{16, 64} {
-			x := input512(b, rows, columns, 64, func(int) []float32 { return random(r, columns, 1) })
+			x := input512(b, typ, rows, columns, 64, func(int) []float32 { return random(r, columns, 1) })
 			y := make([]float32, rows*strips*dtype.TileRows)
 			for _, set := range []struct {
 				name string

@@ -120,3 +120,62 @@ sumblock:
 sumdone:
 	VZEROUPPER
 	RET
+
+// ADDPARTS sets Y to eight partial sums of the block of q at offset at.
+#define ADDPARTS(at, Y) \
+	VPMADDUBSW at(SI), Y14, Y \
+	VPMADDWD   Y15, Y, Y
+
+// func sumBlocksAVX2(s *float32, q *int8, d *float32, blocks int)
+TEXT ·sumBlocksAVX2(SB), NOSPLIT, $0-32
+	MOVQ s+0(FP), DI
+	MOVQ q+8(FP), SI
+	MOVQ d+16(FP), DX
+	MOVQ blocks+24(FP), CX
+	VPCMPEQW Y15, Y15, Y15
+	VPABSB   Y15, Y14         // 1 in every byte
+	VPABSW   Y15, Y15         // 1 in every word
+	SUBQ $4, CX
+	JL   rest
+
+four:
+	ADDPARTS(0, Y0)
+	ADDPARTS(32, Y1)
+	ADDPARTS(64, Y2)
+	ADDPARTS(96, Y3)
+	VPHADDD      Y1, Y0, Y0
+	VPHADDD      Y3, Y2, Y2
+	VPHADDD      Y2, Y0, Y0   // a lane for each block in both halves
+	VEXTRACTI128 $1, Y0, X1
+	VPADDD       X1, X0, X0
+	VCVTDQ2PS    X0, X0
+	VMULPS       (DX), X0, X0
+	VMOVUPS      X0, (DI)
+	ADDQ $16, DI
+	ADDQ $16, DX
+	ADDQ $128, SI
+	SUBQ $4, CX
+	JGE  four
+
+rest:
+	ADDQ $4, CX
+	JEQ  end
+
+block:
+	ADDPARTS(0, Y0)
+	VEXTRACTI128 $1, Y0, X1
+	VPADDD       X1, X0, X0
+	VPHADDD      X0, X0, X0
+	VPHADDD      X0, X0, X0
+	VCVTDQ2PS    X0, X0
+	VMULSS       (DX), X0, X0
+	VMOVSS       X0, (DI)
+	ADDQ $4, DI
+	ADDQ $4, DX
+	ADDQ $32, SI
+	DECQ CX
+	JNE  block
+
+end:
+	VZEROUPPER
+	RET

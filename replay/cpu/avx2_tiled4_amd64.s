@@ -30,7 +30,7 @@
 	Q8ROW(g, Q2, Y12, Y13)    \
 	Q8ROW(g, Q3, Y14, Y15)
 
-// func tiledFourQ8_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+// func tiledFourQ8_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 TEXT ·tiledFourQ8_0AVX2(SB), NOSPLIT, $256-64
 	START4
 	WORDS1(Y7)
@@ -99,7 +99,7 @@ block:
 	VPSUBD       Y4, INT0, INT0 \
 	VPSUBD       Y4, INT1, INT1
 
-// func tiledFourQ4_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+// func tiledFourQ4_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 TEXT ·tiledFourQ4_0AVX2(SB), NOSPLIT, $256-64
 	START4
 	WORDS1(Y6)
@@ -131,7 +131,7 @@ block:
 	VPMADDWD Y6, Y14, Y14 \
 	VPMADDWD Y6, Y15, Y15
 
-// func tiledFourQ4_1AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+// func tiledFourQ4_1AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 TEXT ·tiledFourQ4_1AVX2(SB), NOSPLIT, $256-64
 	START4
 	WORDS1(Y6)
@@ -151,7 +151,7 @@ block:
 	JNZ  block
 	END4
 
-// func tiledFourQ4_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+// func tiledFourQ4_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 TEXT ·tiledFourQ4_KAVX2(SB), NOSPLIT, $256-64
 	START4
 	WORDS1(Y6)
@@ -264,7 +264,7 @@ tile:
 	VPSLLW    $5, Y, Y               \
 	VPSUBW    Y, Y2, Y
 
-// func tiledFourQ6_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+// func tiledFourQ6_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 TEXT ·tiledFourQ6_KAVX2(SB), NOSPLIT, $384-64
 	START4
 

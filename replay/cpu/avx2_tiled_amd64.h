@@ -165,23 +165,39 @@
 	OP      Y8, M, Y4  \
 	VMOVUPS Y4, at(SP)
 
-#define MINROW(OP, D, SUM, at) \
+// MINROW adds the minimums in Y2 and Y3 times the sum of a row of x, which includes the scale of x.
+#define MINROW(OP, SUM, at) \
+	VBROADCASTSS SUM, Y8 \
+	MIN(OP, Y2, at)      \
+	MIN(OP, Y3, (at+32))
+
+// MINROWS calls MINROW for all rows of x.
+#define MINROWS1(OP) \
+	MINROW(OP, SUM0, 0)
+#define MINROWS4(OP) \
+	MINROW(OP, SUM0, 0)   \
+	MINROW(OP, SUM1, 64)  \
+	MINROW(OP, SUM2, 128) \
+	MINROW(OP, SUM3, 192)
+
+// BIASROW adds the biases in Y2 and Y3 of MLX's types times the sum, two words, and the scale of a row of x.
+#define BIASROW(D, SUM, at) \
 	VPBROADCASTD SUM, Y8               \
 	VPMADDWD     ·tiledOne(SB), Y8, Y8 \
 	VCVTDQ2PS    Y8, Y8                \
 	VBROADCASTSS D, Y9                 \
 	VMULPS       Y9, Y8, Y8            \
-	MIN(OP, Y2, at)                    \
-	MIN(OP, Y3, (at+32))
+	MIN(VFMADD231PS, Y2, at)           \
+	MIN(VFMADD231PS, Y3, (at+32))
 
-// MINROWS calls MIN for all rows of x, with the minimums in Y2 and Y3.
-#define MINROWS1(OP) \
-	MINROW(OP, D0, SUM0, 0)
-#define MINROWS4(OP) \
-	MINROW(OP, D0, SUM0, 0)   \
-	MINROW(OP, D1, SUM1, 64)  \
-	MINROW(OP, D2, SUM2, 128) \
-	MINROW(OP, D3, SUM3, 192)
+// BIASROWS calls BIASROW for all rows of x.
+#define BIASROWS1 \
+	BIASROW(D0, SUM0, 0)
+#define BIASROWS4 \
+	BIASROWS1                \
+	BIASROW(D1, SUM1, 64)  \
+	BIASROW(D2, SUM2, 128) \
+	BIASROW(D3, SUM3, 192)
 
 // OFFSETS initialises the integers with the sums of x times the words in Y6 and Y7, to
 // compensate for the offset of the quants.
@@ -245,7 +261,7 @@ head: \
 	ADDQ      $64, SI
 
 // MLX is the body of a function after START, for one or four rows of x.
-#define MLX(size, TILES, BF16, ZERO, TILE, ADDROWS, MINROWS, END) \
+#define MLX(size, TILES, BF16, ZERO, TILE, ADDROWS, BIASROWS, END) \
 block: \
 	MLXHEAD(TILES, BF16)  \
 tile: \
@@ -256,7 +272,7 @@ tile: \
 	ADDROWS                       \
 	VMOVUPS 320(SP), Y2           \
 	VMOVUPS 352(SP), Y3           \
-	MINROWS(VFMADD231PS)          \
+	BIASROWS                      \
 	NEXT(size)                    \
 	DECQ    R12                   \
 	JNZ     tile                  \

@@ -94,7 +94,7 @@ GLOBL ·tiledHigh(SB), RODATA|NOPTR, $32
 	VCVTDQ2PS INT, INT     \
 	VFMADD231PS Y5, INT, SUM
 
-// func tiledQ8_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+// func tiledQ8_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 TEXT ·tiledQ8_0AVX2(SB), NOSPLIT, $0-48
 	START
 	WORDS1(Y15)
@@ -148,7 +148,7 @@ block:
 	Q4GROUPS(2, at)  \
 	Q4GROUPS(3, at)
 
-// func tiledQ4_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+// func tiledQ4_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 TEXT ·tiledQ4_0AVX2(SB), NOSPLIT, $0-48
 	START
 	VMOVDQU ·tiledLow(SB), Y14
@@ -177,7 +177,7 @@ block:
 	VCVTPH2PS   at(SI), Y5   \
 	VFMADD231PS Y10, Y5, SUM
 
-// func tiledQ4_1AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+// func tiledQ4_1AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 TEXT ·tiledQ4_1AVX2(SB), NOSPLIT, $0-48
 	START
 	VMOVDQU ·tiledLow(SB), Y14
@@ -187,13 +187,10 @@ block:
 	AHEAD(0)
 	PREFETCHT0 2304(SI)
 	Q4BLOCK(0)
-	VPBROADCASTD (DX), Y10
-	VPMADDWD     Y15, Y10, Y10
-	VCVTDQ2PS    Y10, Y10
+	VBROADCASTSS (DX), Y10
 	VPMADDWD     Y15, Y2, Y2
 	VPMADDWD     Y15, Y3, Y3
 	VBROADCASTSS (BX), Y4
-	VMULPS       Y4, Y10, Y10
 	ADD(256, Y2, Y0)
 	ADD(272, Y3, Y1)
 	ADDMIN(288, Y0)
@@ -221,7 +218,7 @@ block:
 	VMULPS       D, Y6, Y6   \
 	VFNMADD231PS Y5, Y6, SUM
 
-// func tiledQ4_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+// func tiledQ4_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 TEXT ·tiledQ4_KAVX2(SB), NOSPLIT, $0-48
 	START
 	VMOVDQU ·tiledLow(SB), Y14
@@ -241,10 +238,7 @@ tile:
 	VPMADDWD     Y15, Y2, Y2
 	VPMADDWD     Y15, Y3, Y3
 	VBROADCASTSS (BX), Y4
-	VPBROADCASTD (DX), Y5
-	VPMADDWD     Y15, Y5, Y5
-	VCVTDQ2PS    Y5, Y5
-	VMULPS       Y4, Y5, Y5
+	VBROADCASTSS (DX), Y5
 	ADDK(0, Y12, Y2, Y0)
 	ADDK(8, Y13, Y3, Y1)
 	SUBMIN(16, Y10, Y0)
@@ -314,7 +308,7 @@ tile:
 	VCVTDQ2PS    Y2, Y2                 \
 	VFMADD231PS  Y4, Y2, SUM
 
-// func tiledQ6_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+// func tiledQ6_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 TEXT ·tiledQ6_KAVX2(SB), NOSPLIT, $0-48
 	START
 	VMOVDQU ·tiledLow(SB), Y14

@@ -14,7 +14,7 @@ FILL(·tiledFifth, 0x1010101010101010)
 FILL(·tiledOne, 0x0001000100010001)
 FILL(·tiledLess16, 0xfff0fff0fff0fff0)
 
-// func tiledQ5_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+// func tiledQ5_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 TEXT ·tiledQ5_0AVX2(SB), NOSPLIT, $256-48
 	START1
 
@@ -32,7 +32,7 @@ block:
 	JNZ  block
 	END1
 
-// func tiledFourQ5_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+// func tiledFourQ5_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 TEXT ·tiledFourQ5_0AVX2(SB), NOSPLIT, $256-64
 	START4
 
@@ -50,7 +50,7 @@ block:
 	JNZ  block
 	END4
 
-// func tiledQ5_1AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+// func tiledQ5_1AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 TEXT ·tiledQ5_1AVX2(SB), NOSPLIT, $256-48
 	START1
 
@@ -69,7 +69,7 @@ block:
 	JNZ  block
 	END1
 
-// func tiledFourQ5_1AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+// func tiledFourQ5_1AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 TEXT ·tiledFourQ5_1AVX2(SB), NOSPLIT, $256-64
 	START4
 
@@ -88,7 +88,7 @@ block:
 	JNZ  block
 	END4
 
-// func tiledQ5_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+// func tiledQ5_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 TEXT ·tiledQ5_KAVX2(SB), NOSPLIT, $256-48
 	START1
 
@@ -113,7 +113,7 @@ tile:
 	JNZ  block
 	END1
 
-// func tiledFourQ5_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+// func tiledFourQ5_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 TEXT ·tiledFourQ5_KAVX2(SB), NOSPLIT, $256-64
 	START4
 
@@ -184,7 +184,7 @@ tile:
 	MINSROW(D2, SUM2, 128) \
 	MINSROW(D3, SUM3, 192)
 
-// func tiledQ2_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+// func tiledQ2_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 TEXT ·tiledQ2_KAVX2(SB), NOSPLIT, $448-48
 	START1
 
@@ -217,7 +217,7 @@ tile:
 	JNZ  block
 	END1
 
-// func tiledFourQ2_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+// func tiledFourQ2_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 TEXT ·tiledFourQ2_KAVX2(SB), NOSPLIT, $448-64
 	START4
 
@@ -250,7 +250,7 @@ tile:
 	JNZ  block
 	END4
 
-// func tiledTQ2_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+// func tiledTQ2_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 TEXT ·tiledTQ2_0AVX2(SB), NOSPLIT, $256-48
 	START1
 
@@ -281,7 +281,7 @@ tile:
 	JNZ  block
 	END1
 
-// func tiledFourTQ2_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+// func tiledFourTQ2_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 TEXT ·tiledFourTQ2_0AVX2(SB), NOSPLIT, $256-64
 	START4
 
@@ -325,7 +325,7 @@ tile:
 	VPSLLW    $2, Y, Y               \
 	VPSUBW    Y, Y2, Y
 
-// func tiledQ3_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+// func tiledQ3_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 TEXT ·tiledQ3_KAVX2(SB), NOSPLIT, $384-48
 	START1
 
@@ -359,7 +359,7 @@ tile:
 	JNZ  block
 	END1
 
-// func tiledFourQ3_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+// func tiledFourQ3_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 TEXT ·tiledFourQ3_KAVX2(SB), NOSPLIT, $384-64
 	START4
 

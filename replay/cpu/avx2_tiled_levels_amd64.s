@@ -86,7 +86,7 @@ GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
 	GROUP(2, PRODUCT, SCALES0, SCALES1) \
 	GROUP(3, PRODUCT, SCALES0, SCALES1)
 
-// func tiledIQ4_NLAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+// func tiledIQ4_NLAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 TEXT ·tiledIQ4_NLAVX2(SB), NOSPLIT, $288-48
 	START1
 	TABLE(levelsIQ4<>)
@@ -103,7 +103,7 @@ block:
 	JNZ  block
 	END1
 
-// func tiledFourIQ4_NLAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+// func tiledFourIQ4_NLAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 TEXT ·tiledFourIQ4_NLAVX2(SB), NOSPLIT, $288-64
 	START4
 	TABLE(levelsIQ4<>)
@@ -120,7 +120,7 @@ block:
 	JNZ  block
 	END4
 
-// func tiledIQ4_XSAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+// func tiledIQ4_XSAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 TEXT ·tiledIQ4_XSAVX2(SB), NOSPLIT, $288-48
 	START1
 	TABLE(levelsIQ4<>)
@@ -143,7 +143,7 @@ tile:
 	JNZ  block
 	END1
 
-// func tiledFourIQ4_XSAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+// func tiledFourIQ4_XSAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 TEXT ·tiledFourIQ4_XSAVX2(SB), NOSPLIT, $288-64
 	START4
 	TABLE(levelsIQ4<>)
@@ -194,7 +194,7 @@ tile:
 	VPSLLD    $23, Y5, Y5 \
 	VPBLENDVB Y3, Y4, Y5, Y
 
-// func tiledMXFP4AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+// func tiledMXFP4AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 TEXT ·tiledMXFP4AVX2(SB), NOSPLIT, $256-48
 	START1
 	TABLE(levelsMXFP4<>)
@@ -211,7 +211,7 @@ block:
 	JNZ  block
 	END1
 
-// func tiledFourMXFP4AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+// func tiledFourMXFP4AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 TEXT ·tiledFourMXFP4AVX2(SB), NOSPLIT, $256-64
 	START4
 	TABLE(levelsMXFP4<>)

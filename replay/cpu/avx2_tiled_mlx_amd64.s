@@ -205,94 +205,94 @@ FILL(mlxSign<>, 0x8080808080808080)
 	FETCH2 \
 	MLX2TILE(LEFT1, RIGHT1)
 
-// func mlx2AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
+// func mlx2AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte, tiles, bf16 int)
 TEXT ·mlx2AVX2(SB), NOSPLIT, $384-64
 	START1
-	MLX(128, tiles+48(FP), bf16+56(FP), ZERO1, MLX2ONE, ADDROWS1, MINROWS1, END1)
+	MLX(128, tiles+48(FP), bf16+56(FP), ZERO1, MLX2ONE, ADDROWS1, BIASROWS1, END1)
 
 #define MLX2FOUR MLX2TILE(LEFT4, RIGHT4)
 
-// func mlx2FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
+// func mlx2FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride, tiles, bf16 int)
 TEXT ·mlx2FourAVX2(SB), NOSPLIT, $384-80
 	START4
-	MLX(128, tiles+64(FP), bf16+72(FP), ZERO4, MLX2FOUR, ADDROWS4, MINROWS4, END4)
+	MLX(128, tiles+64(FP), bf16+72(FP), ZERO4, MLX2FOUR, ADDROWS4, BIASROWS4, END4)
 
 #define MLX3ONE \
 	FETCH3 \
 	MLX3TILE(LEFT1, RIGHT1)
 
-// func mlx3AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
+// func mlx3AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte, tiles, bf16 int)
 TEXT ·mlx3AVX2(SB), NOSPLIT, $384-64
 	START1
-	MLX(192, tiles+48(FP), bf16+56(FP), ZERO1, MLX3ONE, ADDROWS1, MINROWS1, END1)
+	MLX(192, tiles+48(FP), bf16+56(FP), ZERO1, MLX3ONE, ADDROWS1, BIASROWS1, END1)
 
 #define MLX3FOUR MLX3TILE(LEFT4, RIGHT4)
 
-// func mlx3FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
+// func mlx3FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride, tiles, bf16 int)
 TEXT ·mlx3FourAVX2(SB), NOSPLIT, $384-80
 	START4
-	MLX(192, tiles+64(FP), bf16+72(FP), ZERO4, MLX3FOUR, ADDROWS4, MINROWS4, END4)
+	MLX(192, tiles+64(FP), bf16+72(FP), ZERO4, MLX3FOUR, ADDROWS4, BIASROWS4, END4)
 
 #define MLX4ONE \
 	FETCH4 \
 	MLX4TILE(LEFT1, RIGHT1)
 
-// func mlx4AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
+// func mlx4AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte, tiles, bf16 int)
 TEXT ·mlx4AVX2(SB), NOSPLIT, $384-64
 	START1
-	MLX(256, tiles+48(FP), bf16+56(FP), ZERO1, MLX4ONE, ADDROWS1, MINROWS1, END1)
+	MLX(256, tiles+48(FP), bf16+56(FP), ZERO1, MLX4ONE, ADDROWS1, BIASROWS1, END1)
 
 #define MLX4FOUR MLX4TILE(LEFT4, RIGHT4)
 
-// func mlx4FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
+// func mlx4FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride, tiles, bf16 int)
 TEXT ·mlx4FourAVX2(SB), NOSPLIT, $384-80
 	START4
-	MLX(256, tiles+64(FP), bf16+72(FP), ZERO4, MLX4FOUR, ADDROWS4, MINROWS4, END4)
+	MLX(256, tiles+64(FP), bf16+72(FP), ZERO4, MLX4FOUR, ADDROWS4, BIASROWS4, END4)
 
 #define MLX5ONE \
 	FETCH5 \
 	MLX5TILE(LEFT1, RIGHT1)
 
-// func mlx5AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
+// func mlx5AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte, tiles, bf16 int)
 TEXT ·mlx5AVX2(SB), NOSPLIT, $384-64
 	START1
-	MLX(320, tiles+48(FP), bf16+56(FP), ZERO1, MLX5ONE, ADDROWS1, MINROWS1, END1)
+	MLX(320, tiles+48(FP), bf16+56(FP), ZERO1, MLX5ONE, ADDROWS1, BIASROWS1, END1)
 
 #define MLX5FOUR MLX5TILE(LEFT4, RIGHT4)
 
-// func mlx5FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
+// func mlx5FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride, tiles, bf16 int)
 TEXT ·mlx5FourAVX2(SB), NOSPLIT, $384-80
 	START4
-	MLX(320, tiles+64(FP), bf16+72(FP), ZERO4, MLX5FOUR, ADDROWS4, MINROWS4, END4)
+	MLX(320, tiles+64(FP), bf16+72(FP), ZERO4, MLX5FOUR, ADDROWS4, BIASROWS4, END4)
 
 #define MLX6ONE \
 	FETCH6 \
 	MLX6TILE(MLX6LEFT1, MLX6RIGHT1)
 
-// func mlx6AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
+// func mlx6AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte, tiles, bf16 int)
 TEXT ·mlx6AVX2(SB), NOSPLIT, $384-64
 	START1
-	MLX(384, tiles+48(FP), bf16+56(FP), ZERO1, MLX6ONE, ADDROWS1, MINROWS1, END1)
+	MLX(384, tiles+48(FP), bf16+56(FP), ZERO1, MLX6ONE, ADDROWS1, BIASROWS1, END1)
 
 #define MLX6FOUR MLX6TILE(MLX6LEFT4, MLX6RIGHT4)
 
-// func mlx6FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
+// func mlx6FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride, tiles, bf16 int)
 TEXT ·mlx6FourAVX2(SB), NOSPLIT, $384-80
 	START4
-	MLX(384, tiles+64(FP), bf16+72(FP), ZERO4, MLX6FOUR, ADDROWS4, MINROWS4, END4)
+	MLX(384, tiles+64(FP), bf16+72(FP), ZERO4, MLX6FOUR, ADDROWS4, BIASROWS4, END4)
 
 #define MLX8ONE \
 	FETCH8 \
 	MLX8TILE(MLX8LEFT1, MLX8RIGHT1)
 
-// func mlx8AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
+// func mlx8AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte, tiles, bf16 int)
 TEXT ·mlx8AVX2(SB), NOSPLIT, $384-64
 	START1
-	MLX(512, tiles+48(FP), bf16+56(FP), MLX8OFFSETS1, MLX8ONE, ADDROWS1, MINROWS1, END1)
+	MLX(512, tiles+48(FP), bf16+56(FP), MLX8OFFSETS1, MLX8ONE, ADDROWS1, BIASROWS1, END1)
 
 #define MLX8FOUR MLX8TILE(MLX8LEFT4, MLX8RIGHT4)
 
-// func mlx8FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
+// func mlx8FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride, tiles, bf16 int)
 TEXT ·mlx8FourAVX2(SB), NOSPLIT, $384-80
 	START4
-	MLX(512, tiles+64(FP), bf16+72(FP), MLX8OFFSETS4, MLX8FOUR, ADDROWS4, MINROWS4, END4)
+	MLX(512, tiles+64(FP), bf16+72(FP), MLX8OFFSETS4, MLX8FOUR, ADDROWS4, BIASROWS4, END4)

@@ -15,8 +15,8 @@
 //	R10 R11  number of blocks, x
 //
 // With eight rows of x, Z0 to Z7 are their float sums, Z8 to Z15 their integer sums, and
-// R10 and R11 are 5 and 7 times the stride of x. Types with minimums or with two scales
-// per tile have no such loop.
+// R10 and R11 are 5 and 7 times the stride of x. Types with two scales per tile have no such
+// loop.
 //
 // VPDPBUSD adds four products of an unsigned and a signed byte to a 32-bit sum,
 // without saturation. The weights are the unsigned operand. They are stored with an
@@ -169,6 +169,12 @@ done: \
 	NOLESS2              \
 	VPXORD Z10, Z10, Z10 \
 	VPXORD Z11, Z11, Z11
+#define NOLESS8 \
+	NOLESS4              \
+	VPXORD Z12, Z12, Z12 \
+	VPXORD Z13, Z13, Z13 \
+	VPXORD Z14, Z14, Z14 \
+	VPXORD Z15, Z15, Z15
 #define NOLESSHIGH1 \
 	VPXORD Z12, Z12, Z12
 #define NOLESSHIGH2 \
@@ -271,24 +277,41 @@ done: \
 	ADDKK((DX)(R12*2), Z10, Z14, Z2) \
 	ADDKK((DX)(R13*1), Z11, Z15, Z3)
 
-// MIN computes the contribution of the minimums M. It multiplies the sum of x at s, two words, by
-// the scale of x at dx. OP, VFMADD231PS or VFNMADD231PS, adds the product of that with M to ACC or
-// subtracts it. ONES is 1 in every word.
-#define MIN(OP, M, ONES, dx, s, ACC) \
-	VPXORD        Z17, Z17, Z17    \
-	VPDPWSSD.BCST s, ONES, Z17     \
-	VCVTDQ2PS     Z17, Z17         \
-	VMULPS.BCST   dx, Z17, Z17     \
-	OP            M, Z17, ACC
-#define MIN1(OP, M, ONES) \
-	MIN(OP, M, ONES, (DX), (BX), Z0)
-#define MIN2(OP, M, ONES) \
-	MIN(OP, M, ONES, (DX), (BX), Z0) \
-	MIN(OP, M, ONES, (DX)(R12*1), (BX)(R12*1), Z1)
-#define MIN4(OP, M, ONES) \
-	MIN2(OP, M, ONES)                              \
-	MIN(OP, M, ONES, (DX)(R12*2), (BX)(R12*2), Z2) \
-	MIN(OP, M, ONES, (DX)(R13*1), (BX)(R13*1), Z3)
+// MIN adds the minimums M times the sum of x at s, which includes the scale of x, to ACC. OP is VFMADD231PS,
+// or VFNMADD231PS to subtract them.
+#define MIN(OP, M, s, ACC) \
+	OP.BCST s, M, ACC
+#define MIN1(OP, M) \
+	MIN(OP, M, (BX), Z0)
+#define MIN2(OP, M) \
+	MIN1(OP, M) \
+	MIN(OP, M, (BX)(R12*1), Z1)
+#define MIN4(OP, M) \
+	MIN2(OP, M)                 \
+	MIN(OP, M, (BX)(R12*2), Z2) \
+	MIN(OP, M, (BX)(R13*1), Z3)
+#define MIN8(OP, M) \
+	MIN4(OP, M)                 \
+	MIN(OP, M, (BX)(R12*4), Z4) \
+	MIN(OP, M, (BX)(R10*1), Z5) \
+	MIN(OP, M, (BX)(R13*2), Z6) \
+	MIN(OP, M, (BX)(R11*1), Z7)
+
+// BIAS adds the biases in Z25 of MLX's types, times the sum of x at s, two words, and the scale of x at dx, to ACC.
+// ONES is 1 in every word.
+#define BIAS(ONES, dx, s, ACC) \
+	VPXORD        Z17, Z17, Z17   \
+	VPDPWSSD.BCST s, ONES, Z17    \
+	VCVTDQ2PS     Z17, Z17        \
+	VMULPS.BCST   dx, Z17, Z17    \
+	VFMADD231PS   Z25, Z17, ACC
+#define BIAS1(ONES) \
+	BIAS(ONES, (DX), (BX), Z0)
+#define BIAS4(ONES) \
+	BIAS1(ONES)                            \
+	BIAS(ONES, (DX)(R12*1), (BX)(R12*1), Z1) \
+	BIAS(ONES, (DX)(R12*2), (BX)(R12*2), Z2) \
+	BIAS(ONES, (DX)(R13*1), (BX)(R13*1), Z3)
 
 // MINS adds or subtracts the minimums of columns 0 to 15 and 16 to 31, which are words in C. It multiplies
 // them by the sums of x at s, and the result by their scale in Z25 times the scale of x at dx.

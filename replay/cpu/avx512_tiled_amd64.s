@@ -115,35 +115,39 @@ TEXT ·tiledQ4_0AMX(SB), 0, $25728-80
 	VCVTPH2PS  256(SI), Z24    \
 	VCVTPH2PS  288(SI), Z25    \
 	ADD                        \
-	MIN(VFMADD231PS, Z25, Z30)
+	MIN(VFMADD231PS, Z25)
 #define Q41TILE1 Q41TILE(NOLESS1, DOT1, ADD1, MIN1)
 #define Q41TILE2 Q41TILE(NOLESS2, DOT2, ADD2, MIN2)
 #define Q41TILE4 Q41TILE(NOLESS4, DOT4, ADD4, MIN4)
+#define Q41TILE8 Q41TILE(NOLESS8, DOT8, ADD8, MIN8)
 #define Q41TILEX Q41TILE(NONE, KEEP, KEEPD, KEEPMIN)
 
-// Z30 is 1 in every word.
-#define Q41CONSTANTS \
-	FILL32(0x0f0f0f0f, Z31) \
-	FILL32(0x00010001, Z30)
+#define NIBBLECONSTANTS \
+	FILL32(0x0f0f0f0f, Z31)
 
 // func tiledQ4_1x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ4_1x1AVX512(SB), NOSPLIT, $0-64
-	Q41CONSTANTS
+	NIBBLECONSTANTS
 	TILED(0, 1, 320, ZERO1, NOHEAD, Q41TILE1, STORE1)
 
 // func tiledQ4_1x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ4_1x2AVX512(SB), NOSPLIT, $0-64
-	Q41CONSTANTS
+	NIBBLECONSTANTS
 	TILED(0, 1, 320, ZERO2, NOHEAD, Q41TILE2, STORE2)
 
 // func tiledQ4_1x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ4_1x4AVX512(SB), NOSPLIT, $0-64
-	Q41CONSTANTS
+	NIBBLECONSTANTS
 	TILED(0, 1, 320, ZERO4, NOHEAD, Q41TILE4, STORE4)
+
+// func tiledQ4_1x8AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ4_1x8AVX512(SB), NOSPLIT, $0-64
+	NIBBLECONSTANTS
+	TILED8(0, 1, 320, NOHEAD, Q41TILE8)
 
 // func tiledQ4_1AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
 TEXT ·tiledQ4_1AMX(SB), 0, $25728-80
-	AMX(0, 0, 1, 320, Q41CONSTANTS, NOHEAD, Q41TILEX, SUMS1, STEP1, POSTDM0, POSTDM1)
+	AMX(0, 0, 1, 320, NIBBLECONSTANTS, NOHEAD, Q41TILEX, SUMS1, STEP1, POSTDM0, POSTDM1)
 
 #define Q4KTILE(LESS, DOT, ADD, MIN) \
 	PREFETCH4(0)                    \
@@ -160,35 +164,36 @@ TEXT ·tiledQ4_1AMX(SB), 0, $25728-80
 	VCVTDQ2PS       Z27, Z27        \
 	VMULPS          Z25, Z27, Z27   \
 	ADD                             \
-	MIN(VFNMADD231PS, Z27, Z30)
+	MIN(VFNMADD231PS, Z27)
 #define Q4KTILE1 Q4KTILE(NOLESS1, DOT1, ADDK1, MIN1)
 #define Q4KTILE2 Q4KTILE(NOLESS2, DOT2, ADDK2, MIN2)
 #define Q4KTILE4 Q4KTILE(NOLESS4, DOT4, ADDK4, MIN4)
+#define Q4KTILE8 Q4KTILE(NOLESS8, DOT8, ADDK8, MIN8)
 #define Q4KTILEX Q4KTILE(NONE, KEEP, KEEPDS, KEEPMIN)
-
-// Z30 is 1 in every word.
-#define Q4KCONSTANTS \
-	FILL32(0x0f0f0f0f, Z31) \
-	FILL32(0x00010001, Z30)
 
 // func tiledQ4_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ4_Kx1AVX512(SB), NOSPLIT, $0-64
-	Q4KCONSTANTS
+	NIBBLECONSTANTS
 	TILED(64, 8, 288, ZERO1, HEADMIN, Q4KTILE1, STORE1)
 
 // func tiledQ4_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ4_Kx2AVX512(SB), NOSPLIT, $0-64
-	Q4KCONSTANTS
+	NIBBLECONSTANTS
 	TILED(64, 8, 288, ZERO2, HEADMIN, Q4KTILE2, STORE2)
 
 // func tiledQ4_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ4_Kx4AVX512(SB), NOSPLIT, $0-64
-	Q4KCONSTANTS
+	NIBBLECONSTANTS
 	TILED(64, 8, 288, ZERO4, HEADMIN, Q4KTILE4, STORE4)
+
+// func tiledQ4_Kx8AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ4_Kx8AVX512(SB), NOSPLIT, $0-64
+	NIBBLECONSTANTS
+	TILED8(64, 8, 288, HEADMIN, Q4KTILE8)
 
 // func tiledQ4_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
 TEXT ·tiledQ4_KAMX(SB), 0, $25728-80
-	AMX(0, 64, 8, 288, Q4KCONSTANTS, HEADMIN, Q4KTILEX, SUMS1, STEP1, POSTDSM0, POSTDSM1)
+	AMX(0, 64, 8, 288, NIBBLECONSTANTS, HEADMIN, Q4KTILEX, SUMS1, STEP1, POSTDSM0, POSTDSM1)
 
 // SIX adds bits 4 and 5 of HIGH to the nibbles in LOW. Z30 is 0x30 in every byte.
 #define SIX(HIGH, LOW) \
@@ -265,7 +270,7 @@ TEXT ·tiledQ6_KAMX(SB), 0, $25728-80
 // The products of MLX's affine types. Quants are unsigned; a bias is a minimum whose integer is
 // 1. Z29 is 1 in every word.
 
-#define MLX4TILE(LESS, DOT, ADD, MIN) \
+#define MLX4TILE(LESS, DOT, ADD, BIAS) \
 	PREFETCH4(0)       \
 	LESS               \
 	NIBBLES(0, 0, DOT) \
@@ -273,9 +278,9 @@ TEXT ·tiledQ6_KAMX(SB), 0, $25728-80
 	NIBBLES(0, 2, DOT) \
 	NIBBLES(0, 3, DOT) \
 	ADD                \
-	MIN(VFMADD231PS, Z25, Z29)
-#define MLX4TILE1 MLX4TILE(NOLESS1, DOT1, ADD1, MIN1)
-#define MLX4TILE4 MLX4TILE(NOLESS4, DOT4, ADD4, MIN4)
+	BIAS(Z29)
+#define MLX4TILE1 MLX4TILE(NOLESS1, DOT1, ADD1, BIAS1)
+#define MLX4TILE4 MLX4TILE(NOLESS4, DOT4, ADD4, BIAS4)
 
 #define MLX4CONSTANTS \
 	FILL32(0x0f0f0f0f, Z31) \
@@ -283,7 +288,7 @@ TEXT ·tiledQ6_KAMX(SB), 0, $25728-80
 
 // MLX6TILE multiplies a tile of 6-bit MLX quants. The quants are stored as in Q6_K, but without the
 // 32 bytes of scales before them. Q6KGROUPS expects these bytes, so SI is 32 bytes before the tile.
-#define MLX6TILE(LESS, DOT, ADD, MIN) \
+#define MLX6TILE(LESS, DOT, ADD, BIAS) \
 	PREFETCH4(0)               \
 	PREFETCHT0 (AHEAD+256)(SI) \
 	PREFETCHT0 (AHEAD+320)(SI) \
@@ -291,9 +296,9 @@ TEXT ·tiledQ6_KAMX(SB), 0, $25728-80
 	Q6KGROUPS(0, DOT, DOT)     \
 	Q6KGROUPS(1, DOT, DOT)     \
 	ADD                        \
-	MIN(VFMADD231PS, Z25, Z29)
-#define MLX6TILE1 MLX6TILE(NOLESS1, DOT1, ADD1, MIN1)
-#define MLX6TILE4 MLX6TILE(NOLESS4, DOT4, ADD4, MIN4)
+	BIAS(Z29)
+#define MLX6TILE1 MLX6TILE(NOLESS1, DOT1, ADD1, BIAS1)
+#define MLX6TILE4 MLX6TILE(NOLESS4, DOT4, ADD4, BIAS4)
 
 #define MLX6CONSTANTS \
 	MLX4CONSTANTS \
@@ -302,7 +307,7 @@ TEXT ·tiledQ6_KAMX(SB), 0, $25728-80
 #define BYTES(g, DOT) \
 	VMOVDQU64 (64*g)(SI), Z16 \
 	DOT(g, Z16)
-#define MLX8TILE(LESS, DOT, ADD, MIN) \
+#define MLX8TILE(LESS, DOT, ADD, BIAS) \
 	PREFETCH4(0)     \
 	PREFETCH4(256)   \
 	LESS             \
@@ -315,9 +320,9 @@ TEXT ·tiledQ6_KAMX(SB), 0, $25728-80
 	BYTES(6, DOT)    \
 	BYTES(7, DOT)    \
 	ADD              \
-	MIN(VFMADD231PS, Z25, Z29)
-#define MLX8TILE1 MLX8TILE(NOLESS1, DOT1, ADD1, MIN1)
-#define MLX8TILE4 MLX8TILE(NOLESS4, DOT4, ADD4, MIN4)
+	BIAS(Z29)
+#define MLX8TILE1 MLX8TILE(NOLESS1, DOT1, ADD1, BIAS1)
+#define MLX8TILE4 MLX8TILE(NOLESS4, DOT4, ADD4, BIAS4)
 
 #define MLX8CONSTANTS \
 	FILL32(0x00010001, Z29)

@@ -85,35 +85,36 @@ TEXT ·tiledQ5_0AMX(SB), 0, $25728-80
 	VCVTPH2PS  320(SI), Z24    \
 	VCVTPH2PS  352(SI), Z25    \
 	ADD                        \
-	MIN(VFMADD231PS, Z25, Z29)
+	MIN(VFMADD231PS, Z25)
 #define Q51TILE1 Q51TILE(NOLESS1, DOT1, ADD1, MIN1)
 #define Q51TILE2 Q51TILE(NOLESS2, DOT2, ADD2, MIN2)
 #define Q51TILE4 Q51TILE(NOLESS4, DOT4, ADD4, MIN4)
+#define Q51TILE8 Q51TILE(NOLESS8, DOT8, ADD8, MIN8)
 #define Q51TILEX Q51TILE(NONE, KEEP, KEEPD, KEEPMIN)
-
-// Z29 is 1 in every word.
-#define Q51CONSTANTS \
-	FIVECONSTANTS \
-	FILL32(0x00010001, Z29)
 
 // func tiledQ5_1x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ5_1x1AVX512(SB), NOSPLIT, $0-64
-	Q51CONSTANTS
+	FIVECONSTANTS
 	TILED(0, 1, 384, ZERO1, NOHEAD, Q51TILE1, STORE1)
 
 // func tiledQ5_1x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ5_1x2AVX512(SB), NOSPLIT, $0-64
-	Q51CONSTANTS
+	FIVECONSTANTS
 	TILED(0, 1, 384, ZERO2, NOHEAD, Q51TILE2, STORE2)
 
 // func tiledQ5_1x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ5_1x4AVX512(SB), NOSPLIT, $0-64
-	Q51CONSTANTS
+	FIVECONSTANTS
 	TILED(0, 1, 384, ZERO4, NOHEAD, Q51TILE4, STORE4)
+
+// func tiledQ5_1x8AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ5_1x8AVX512(SB), NOSPLIT, $0-64
+	FIVECONSTANTS
+	TILED8(0, 1, 384, NOHEAD, Q51TILE8)
 
 // func tiledQ5_1AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
 TEXT ·tiledQ5_1AMX(SB), 0, $25728-80
-	AMX(0, 0, 1, 384, Q51CONSTANTS, NOHEAD, Q51TILEX, SUMS1, STEP1, POSTDM0, POSTDM1)
+	AMX(0, 0, 1, 384, FIVECONSTANTS, NOHEAD, Q51TILEX, SUMS1, STEP1, POSTDM0, POSTDM1)
 
 #define Q5KTILE(LESS, DOT, ADD, MIN) \
 	LESS                          \
@@ -126,35 +127,36 @@ TEXT ·tiledQ5_1AMX(SB), 0, $25728-80
 	VMULPS          Z25, Z27, Z27 \
 	ADDQ            $32, R8       \
 	ADD                           \
-	MIN(VFNMADD231PS, Z27, Z29)
+	MIN(VFNMADD231PS, Z27)
 #define Q5KTILE1 Q5KTILE(NOLESS1, DOT1, ADDK1, MIN1)
 #define Q5KTILE2 Q5KTILE(NOLESS2, DOT2, ADDK2, MIN2)
 #define Q5KTILE4 Q5KTILE(NOLESS4, DOT4, ADDK4, MIN4)
+#define Q5KTILE8 Q5KTILE(NOLESS8, DOT8, ADDK8, MIN8)
 #define Q5KTILEX Q5KTILE(NONE, KEEP, KEEPDS, KEEPMIN)
-
-// Z29 is 1 in every word.
-#define Q5KCONSTANTS \
-	FIVECONSTANTS \
-	FILL32(0x00010001, Z29)
 
 // func tiledQ5_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ5_Kx1AVX512(SB), NOSPLIT, $0-64
-	Q5KCONSTANTS
+	FIVECONSTANTS
 	TILED(320, 8, 320, ZERO1, HEADMINSCALES, Q5KTILE1, STORE1)
 
 // func tiledQ5_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ5_Kx2AVX512(SB), NOSPLIT, $0-64
-	Q5KCONSTANTS
+	FIVECONSTANTS
 	TILED(320, 8, 320, ZERO2, HEADMINSCALES, Q5KTILE2, STORE2)
 
 // func tiledQ5_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledQ5_Kx4AVX512(SB), NOSPLIT, $0-64
-	Q5KCONSTANTS
+	FIVECONSTANTS
 	TILED(320, 8, 320, ZERO4, HEADMINSCALES, Q5KTILE4, STORE4)
+
+// func tiledQ5_Kx8AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ5_Kx8AVX512(SB), NOSPLIT, $0-64
+	FIVECONSTANTS
+	TILED8(320, 8, 320, HEADMINSCALES, Q5KTILE8)
 
 // func tiledQ5_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
 TEXT ·tiledQ5_KAMX(SB), 0, $25728-80
-	AMX(0, 320, 8, 320, Q5KCONSTANTS, HEADMINSCALES, Q5KTILEX, SUMS1, STEP1, POSTDSM0, POSTDSM1)
+	AMX(0, 320, 8, 320, FIVECONSTANTS, HEADMINSCALES, Q5KTILEX, SUMS1, STEP1, POSTDSM0, POSTDSM1)
 
 // TWOS processes column groups 2k, 2k+1, 2k+4 and 2k+5. Z31 is 0x03 in every byte.
 #define TWOS(k, DOT, DOTHIGH) \
@@ -333,22 +335,22 @@ TEXT ·tiledQ3_KAMX(SB), 0, $25728-80
 // The products of MLX's affine types. Quants are unsigned; a bias is a minimum whose integer is
 // 1. Z29 is 1 in every word.
 
-#define MLX2TILE(LESS, DOT, ADD, MIN) \
+#define MLX2TILE(LESS, DOT, ADD, BIAS) \
 	PREFETCHT0 AHEAD(SI)      \
 	PREFETCHT0 (AHEAD+64)(SI) \
 	LESS                      \
 	TWOS(0, DOT, DOT)         \
 	TWOS(1, DOT, DOT)         \
 	ADD                       \
-	MIN(VFMADD231PS, Z25, Z29)
-#define MLX2TILE1 MLX2TILE(NOLESS1, DOT1, ADD1, MIN1)
-#define MLX2TILE4 MLX2TILE(NOLESS4, DOT4, ADD4, MIN4)
+	BIAS(Z29)
+#define MLX2TILE1 MLX2TILE(NOLESS1, DOT1, ADD1, BIAS1)
+#define MLX2TILE4 MLX2TILE(NOLESS4, DOT4, ADD4, BIAS4)
 
 #define MLX2CONSTANTS \
 	FILL32(0x03030303, Z31) \
 	FILL32(0x00010001, Z29)
 
-#define MLX3TILE(LESS, DOT, ADD, MIN) \
+#define MLX3TILE(LESS, DOT, ADD, BIAS) \
 	PREFETCHT0 AHEAD(SI)                      \
 	PREFETCHT0 (AHEAD+64)(SI)                 \
 	PREFETCHT0 (AHEAD+128)(SI)                \
@@ -357,21 +359,21 @@ TEXT ·tiledQ3_KAMX(SB), 0, $25728-80
 	THREES(0, VPSLLW, 2, VPSLLW, 1, DOT, DOT) \
 	THREES(1, VPSRLW, 0, VPSRLW, 1, DOT, DOT) \
 	ADD                                       \
-	MIN(VFMADD231PS, Z25, Z29)
-#define MLX3TILE1 MLX3TILE(NOLESS1, DOT1, ADD1, MIN1)
-#define MLX3TILE4 MLX3TILE(NOLESS4, DOT4, ADD4, MIN4)
+	BIAS(Z29)
+#define MLX3TILE1 MLX3TILE(NOLESS1, DOT1, ADD1, BIAS1)
+#define MLX3TILE4 MLX3TILE(NOLESS4, DOT4, ADD4, BIAS4)
 
 #define MLX3CONSTANTS \
 	MLX2CONSTANTS \
 	FILL32(0x04040404, Z30)
 
-#define MLX5TILE(LESS, DOT, ADD, MIN) \
+#define MLX5TILE(LESS, DOT, ADD, BIAS) \
 	LESS             \
 	ALLFIVES(DOT)    \
 	ADD              \
-	MIN(VFMADD231PS, Z25, Z29)
-#define MLX5TILE1 MLX5TILE(NOLESS1, DOT1, ADD1, MIN1)
-#define MLX5TILE4 MLX5TILE(NOLESS4, DOT4, ADD4, MIN4)
+	BIAS(Z29)
+#define MLX5TILE1 MLX5TILE(NOLESS1, DOT1, ADD1, BIAS1)
+#define MLX5TILE4 MLX5TILE(NOLESS4, DOT4, ADD4, BIAS4)
 
 #define MLX5CONSTANTS \
 	FIVECONSTANTS \

@@ -241,7 +241,7 @@ func (k *expertGEMV) makeInput(w *worker, i, to int) {
 		}
 		return
 	}
-	k.m.input(w, to)
+	sums := k.m.input(w, to)
 	if k.x2 == nil {
 		k.m.ops.quantize(w.input.q, w.input.d, x)
 	}
@@ -251,8 +251,8 @@ func (k *expertGEMV) makeInput(w *worker, i, to int) {
 		k.gate(buf, x[at:end], k.x2[i*k.m.xStride+at:][:end-at])
 		k.m.ops.quantize(w.input.q[at:end], w.input.d[at/blockElems:end/blockElems], buf)
 	}
-	if k.m.mins {
-		k.m.ops.sumHalves(w.input.s, w.input.q)
+	if k.m.sums {
+		k.m.ops.sum(sums, w.input.q, w.input.d, k.m.whole)
 	}
 }
 

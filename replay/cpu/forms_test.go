@@ -107,6 +107,9 @@ func TestNEONForms(t *testing.T) {
 		if f.Minimum {
 			want["m"] = form.M
 		}
+		if wholeSums(typ) {
+			want["whole"] = 1
+		}
 		if form.Tiles > 1 {
 			want["quants"], want["step"] = form.Quants, form.QuantsStep
 		}

@@ -21,7 +21,8 @@ type matmul struct {
 	rows  rowsFunc  // for quantised activations
 	tiled tiledFunc // for quantised activations and tiled weights; rows is then nil
 	quant bool      // activations are quantised
-	mins  bool      // the sums of the activations are needed
+	sums  bool      // the sums of the activations are needed,
+	whole bool      // of whole blocks
 	norm  bool      // the input is rmsnorm(x) * x2 instead of gated(x, x2)
 	add   bool      // add the product to y instead of storing it
 	eps   float32   // of the norm
@@ -122,7 +123,7 @@ func newProduct(b *binder, p productShape) (*matmul, error) {
 		group = (group + dtype.TileRows - 1) / dtype.TileRows * dtype.TileRows
 	}
 	k := &matmul{
-		ops: b.ops, float: float, rows: rows, tiled: tiled, quant: act == decl.ActQ8, mins: tiled != nil || act == decl.ActQ8 && hasMinimum(t),
+		ops: b.ops, float: float, rows: rows, tiled: tiled, quant: act == decl.ActQ8, sums: tiled != nil || act == decl.ActQ8 && hasMinimum(t), whole: tiled != nil && wholeSums(t),
 		in: int(p.in), out: int(p.out), group: group, xStride: int(p.xStride), yStride: int(p.yStride), rowBytes: int(size),
 	}
 	if b.err == nil {
@@ -336,7 +337,7 @@ func (k *matmul) prepareRow(w *worker, r, lo, hi int) {
 		k.combine(w, float32s(w.prepared()[r*roundUp(4*k.in):][:4*k.in])[lo:hi], x[lo:hi], r, lo, scale)
 		return
 	}
-	k.input(w, r)
+	sums := k.input(w, r)
 	if k.x2 == nil {
 		k.ops.quantize(w.input.q[lo:hi], w.input.d[lo/blockElems:hi/blockElems], x[lo:hi])
 	} else {
@@ -347,8 +348,8 @@ func (k *matmul) prepareRow(w *worker, r, lo, hi int) {
 			k.ops.quantize(w.input.q[at:end], w.input.d[at/blockElems:end/blockElems], buf)
 		}
 	}
-	if k.mins {
-		k.ops.sumHalves(w.input.s[lo/16:hi/16], w.input.q[lo:hi])
+	if k.sums {
+		k.ops.sum(sums[lo/8:hi/8], w.input.q[lo:hi], w.input.d[lo/blockElems:hi/blockElems], k.whole)
 	}
 }
 
@@ -366,12 +367,13 @@ func (k *matmul) combine(w *worker, dst, x []float32, r, at int, scale float32) 
 	k.gated(dst, x, k.x2[r*k.xStride+at:][:len(x)])
 }
 
-// input points the worker's input at row r of the quantised input in memory: [in] int8,
-// [in/32] float32 and [in/16] int16, padded to a cache line.
-func (k *matmul) input(w *worker, r int) {
-	scales, sums := k.in/blockElems*4, k.in/16*2
-	row := w.prepared()[r*k.inputBytes():][:k.in+scales+sums]
-	w.input.q, w.input.d, w.input.s = int8s(row[:k.in]), float32s(row[k.in:][:scales]), int16s(row[k.in+scales:])
+// input points the worker's input at row r of the quantised input in memory, a row of [tiledInput] padded to a
+// cache line, and returns its sums.
+func (k *matmul) input(w *worker, r int) (sums []byte) {
+	x := tiledInput{mem: w.prepared()[r*k.inputBytes():], in: k.in}
+	w.input.q, w.input.d, sums = x.row(0)
+	w.input.s = int16s(sums)
+	return sums
 }
 
 // inputBytes returns the distance in bytes between rows of the input in memory.

@@ -12,8 +12,8 @@ type mlxLoop func(y *float32, yStride int, w *byte, strips, blocks int, x *byte,
 
 // mlxStrip and mlxStripFour are [stripFunc] and [stripFourFunc] with the same extra parameters.
 type (
-	mlxStrip     func(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
-	mlxStripFour func(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
+	mlxStrip     func(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte, tiles, bf16 int)
+	mlxStripFour func(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride, tiles, bf16 int)
 )
 
 //go:noescape
@@ -23,10 +23,10 @@ func mlx2x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte,
 func mlx2x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 
 //go:noescape
-func mlx2AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
+func mlx2AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte, tiles, bf16 int)
 
 //go:noescape
-func mlx2FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
+func mlx2FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride, tiles, bf16 int)
 
 //go:noescape
 func mlx3x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
@@ -35,10 +35,10 @@ func mlx3x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte,
 func mlx3x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 
 //go:noescape
-func mlx3AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
+func mlx3AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte, tiles, bf16 int)
 
 //go:noescape
-func mlx3FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
+func mlx3FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride, tiles, bf16 int)
 
 //go:noescape
 func mlx4x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
@@ -47,10 +47,10 @@ func mlx4x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte,
 func mlx4x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 
 //go:noescape
-func mlx4AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
+func mlx4AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte, tiles, bf16 int)
 
 //go:noescape
-func mlx4FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
+func mlx4FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride, tiles, bf16 int)
 
 //go:noescape
 func mlx5x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
@@ -59,10 +59,10 @@ func mlx5x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte,
 func mlx5x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 
 //go:noescape
-func mlx5AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
+func mlx5AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte, tiles, bf16 int)
 
 //go:noescape
-func mlx5FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
+func mlx5FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride, tiles, bf16 int)
 
 //go:noescape
 func mlx6x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
@@ -71,10 +71,10 @@ func mlx6x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte,
 func mlx6x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 
 //go:noescape
-func mlx6AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
+func mlx6AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte, tiles, bf16 int)
 
 //go:noescape
-func mlx6FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
+func mlx6FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride, tiles, bf16 int)
 
 //go:noescape
 func mlx8x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
@@ -83,10 +83,10 @@ func mlx8x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte,
 func mlx8x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 
 //go:noescape
-func mlx8AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
+func mlx8AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte, tiles, bf16 int)
 
 //go:noescape
-func mlx8FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
+func mlx8FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride, tiles, bf16 int)
 
 // mlxOf sets the product of every MLX type that has a tiled layout to the result of of.
 func mlxOf(products map[dtype.Type]tiledFunc, of func(t dtype.Type, bits, tiles, bf16 int) tiledFunc) {

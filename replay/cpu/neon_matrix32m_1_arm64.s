@@ -37,7 +37,7 @@ TEXT ·tiledQ4_1x8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x540023ab // b.lt l2
+	WORD $0x540021ab // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x8b1902e9 // add x9, x23, x25
 	WORD $0x8b590d2a // add x10, x9, x25, lsr #3
@@ -169,26 +169,22 @@ l1:
 	WORD $0x3dc021e9 // ldr q9, [x15, #0x80]
 	WORD $0x3dc031ea // ldr q10, [x15, #0xc0]
 	WORD $0x8b18020f // add x15, x16, x24
-	WORD $0xfd400e0b // ldr d11, [x16, #0x18]
-	WORD $0x6f0c052c // ushr v12.16b, v9.16b, #0x4
+	WORD $0xfd400e0c // ldr d12, [x16, #0x18]
+	WORD $0x6f0c052b // ushr v11.16b, v9.16b, #0x4
 	WORD $0x6f0c054a // ushr v10.16b, v10.16b, #0x4
 	WORD $0xfd400ded // ldr d13, [x15, #0x18]
 	WORD $0x8b1801ef // add x15, x15, x24
 	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e8a3989 // zip1 v9.4s, v12.4s, v10.4s
-	WORD $0x6e1805ab // mov v11.d[1], v13.d[0]
-	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
-	WORD $0x4e8ba527 // smmla v7.4s, v9.16b, v11.16b
-	WORD $0x4e8ba548 // smmla v8.4s, v10.16b, v11.16b
-	WORD $0x4e8818ee // uzp1 v14.4s, v7.4s, v8.4s
-	WORD $0x4e8858e7 // uzp2 v7.4s, v7.4s, v8.4s
+	WORD $0x4e8a3969 // zip1 v9.4s, v11.4s, v10.4s
+	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
+	WORD $0x4e8a796a // zip2 v10.4s, v11.4s, v10.4s
+	WORD $0x4e8ca527 // smmla v7.4s, v9.16b, v12.16b
+	WORD $0x4e8ca548 // smmla v8.4s, v10.16b, v12.16b
 	WORD $0xfd400deb // ldr d11, [x15, #0x18]
 	WORD $0xfd400e0c // ldr d12, [x16, #0x18]
 	WORD $0x8b18020f // add x15, x16, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
 	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
 	WORD $0x4e8ba525 // smmla v5.4s, v9.16b, v11.16b
 	WORD $0x4e8ba546 // smmla v6.4s, v10.16b, v11.16b
 	WORD $0xfd400deb // ldr d11, [x15, #0x18]
@@ -206,126 +202,114 @@ l1:
 	WORD $0xaa0903ef // mov x15, x9
 	WORD $0x4e8ba521 // smmla v1.4s, v9.16b, v11.16b
 	WORD $0x4e8ba542 // smmla v2.4s, v10.16b, v11.16b
+	WORD $0x4e8818ea // uzp1 v10.4s, v7.4s, v8.4s
+	WORD $0x4e8858e7 // uzp2 v7.4s, v7.4s, v8.4s
 	WORD $0xfc6b7989 // ldr d9, [x12, x11, lsl #3]
-	WORD $0xfc6b79aa // ldr d10, [x13, x11, lsl #3]
-	WORD $0x3dc001cb // ldr q11, [x14]
-	WORD $0x9100056b // add x11, x11, #0x1
-	WORD $0x4dd8c9ec // ld1r { v12.4s }, [x15], x24
+	WORD $0xfc6b79ab // ldr d11, [x13, x11, lsl #3]
+	WORD $0xbd4001ec // ldr s12, [x15]
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
 	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-	WORD $0x0dd8ca0d // ld1r { v13.2s }, [x16], x24
-	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
-	WORD $0xf100117f // cmp x11, #0x4
-	WORD $0x0f10a5ad // sshll v13.4s, v13.4h, #0x0
-	WORD $0x6e2cdd2f // fmul v15.4s, v9.4s, v12.4s
-	WORD $0x4eadbdad // addp v13.4s, v13.4s, v13.4s
-	WORD $0x4e2fcdcb // fmla v11.4s, v14.4s, v15.4s
-	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
-	WORD $0x6e2ddd8c // fmul v12.4s, v12.4s, v13.4s
-	WORD $0x4e2acd8b // fmla v11.4s, v12.4s, v10.4s
-	WORD $0x3d8001cb // str q11, [x14]
-	WORD $0x3dc0022b // ldr q11, [x17]
-	WORD $0x8b08022e // add x14, x17, x8
-	WORD $0x4dd8c9ec // ld1r { v12.4s }, [x15], x24
-	WORD $0x0dd8ca0d // ld1r { v13.2s }, [x16], x24
-	WORD $0x0f10a5ad // sshll v13.4s, v13.4h, #0x0
-	WORD $0x4eadbda8 // addp v8.4s, v13.4s, v13.4s
-	WORD $0x6e2cdd2d // fmul v13.4s, v9.4s, v12.4s
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x4e2dcceb // fmla v11.4s, v7.4s, v13.4s
-	WORD $0x6e28dd87 // fmul v7.4s, v12.4s, v8.4s
-	WORD $0x4e8618ac // uzp1 v12.4s, v5.4s, v6.4s
-	WORD $0x4e8658a5 // uzp2 v5.4s, v5.4s, v6.4s
-	WORD $0x4e2acceb // fmla v11.4s, v7.4s, v10.4s
-	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x3d80022b // str q11, [x17]
-	WORD $0x3dc001c7 // ldr q7, [x14]
-	WORD $0x8b0801d1 // add x17, x14, x8
-	WORD $0x4dd8c9e8 // ld1r { v8.4s }, [x15], x24
-	WORD $0x0dd8ca0b // ld1r { v11.2s }, [x16], x24
-	WORD $0x6e28dd2d // fmul v13.4s, v9.4s, v8.4s
-	WORD $0x0f10a56b // sshll v11.4s, v11.4h, #0x0
-	WORD $0x4eabbd6b // addp v11.4s, v11.4s, v11.4s
-	WORD $0x4e2dcd87 // fmla v7.4s, v12.4s, v13.4s
-	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
-	WORD $0x6e2bdd08 // fmul v8.4s, v8.4s, v11.4s
-	WORD $0x4e2acd07 // fmla v7.4s, v8.4s, v10.4s
-	WORD $0x3d8001c7 // str q7, [x14]
-	WORD $0x3dc00227 // ldr q7, [x17]
-	WORD $0x8b08022e // add x14, x17, x8
-	WORD $0x4dd8c9e8 // ld1r { v8.4s }, [x15], x24
-	WORD $0x0dd8ca0b // ld1r { v11.2s }, [x16], x24
-	WORD $0x0f10a56b // sshll v11.4s, v11.4h, #0x0
-	WORD $0x4eabbd66 // addp v6.4s, v11.4s, v11.4s
-	WORD $0x6e28dd2b // fmul v11.4s, v9.4s, v8.4s
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x4e2bcca7 // fmla v7.4s, v5.4s, v11.4s
-	WORD $0x6e26dd05 // fmul v5.4s, v8.4s, v6.4s
-	WORD $0x4e841868 // uzp1 v8.4s, v3.4s, v4.4s
-	WORD $0x4e845863 // uzp2 v3.4s, v3.4s, v4.4s
-	WORD $0x4e2acca7 // fmla v7.4s, v5.4s, v10.4s
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x3d800227 // str q7, [x17]
-	WORD $0x3dc001c5 // ldr q5, [x14]
-	WORD $0x8b0801d1 // add x17, x14, x8
-	WORD $0x4dd8c9e6 // ld1r { v6.4s }, [x15], x24
-	WORD $0x0dd8ca07 // ld1r { v7.2s }, [x16], x24
-	WORD $0x6e26dd2b // fmul v11.4s, v9.4s, v6.4s
-	WORD $0x0f10a4e7 // sshll v7.4s, v7.4h, #0x0
-	WORD $0x4ea7bce7 // addp v7.4s, v7.4s, v7.4s
-	WORD $0x4e2bcd05 // fmla v5.4s, v8.4s, v11.4s
+	WORD $0x3dc001cd // ldr q13, [x14]
+	WORD $0x8b1801ef // add x15, x15, x24
 	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x6e27dcc6 // fmul v6.4s, v6.4s, v7.4s
-	WORD $0x4e2accc5 // fmla v5.4s, v6.4s, v10.4s
-	WORD $0x3d8001c5 // str q5, [x14]
-	WORD $0x3dc00225 // ldr q5, [x17]
-	WORD $0x8b08022e // add x14, x17, x8
-	WORD $0x4dd8c9e6 // ld1r { v6.4s }, [x15], x24
-	WORD $0x0dd8ca07 // ld1r { v7.2s }, [x16], x24
-	WORD $0x0f10a4e7 // sshll v7.4s, v7.4h, #0x0
-	WORD $0x4ea7bce4 // addp v4.4s, v7.4s, v7.4s
-	WORD $0x6e26dd27 // fmul v7.4s, v9.4s, v6.4s
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x4e27cc65 // fmla v5.4s, v3.4s, v7.4s
-	WORD $0x6e24dcc3 // fmul v3.4s, v6.4s, v4.4s
-	WORD $0x4e821826 // uzp1 v6.4s, v1.4s, v2.4s
-	WORD $0x4e825821 // uzp2 v1.4s, v1.4s, v2.4s
-	WORD $0x4e2acc65 // fmla v5.4s, v3.4s, v10.4s
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
-	WORD $0x3d800225 // str q5, [x17]
-	WORD $0x3dc001c3 // ldr q3, [x14]
-	WORD $0x8b0801d1 // add x17, x14, x8
-	WORD $0x4dd8c9e4 // ld1r { v4.4s }, [x15], x24
-	WORD $0x0dd8ca05 // ld1r { v5.2s }, [x16], x24
-	WORD $0x6e24dd27 // fmul v7.4s, v9.4s, v4.4s
-	WORD $0x0f10a4a5 // sshll v5.4s, v5.4h, #0x0
-	WORD $0x4ea5bca5 // addp v5.4s, v5.4s, v5.4s
-	WORD $0x4e27ccc3 // fmla v3.4s, v6.4s, v7.4s
+	WORD $0x9100056b // add x11, x11, #0x1
+	WORD $0xf100117f // cmp x11, #0x4
+	WORD $0x4f8c912c // fmul v12.4s, v9.4s, v12.s[0]
+	WORD $0x4e2ccd4d // fmla v13.4s, v10.4s, v12.4s
+	WORD $0x0e21796a // fcvtl v10.4s, v11.4h
+	WORD $0xbd40020b // ldr s11, [x16]
+	WORD $0x8b180210 // add x16, x16, x24
+	WORD $0x4f8b114d // fmla v13.4s, v10.4s, v11.s[0]
+	WORD $0x3d8001cd // str q13, [x14]
+	WORD $0xbd4001e8 // ldr s8, [x15]
+	WORD $0x3dc0022b // ldr q11, [x17]
+	WORD $0x8b18020e // add x14, x16, x24
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x4f889128 // fmul v8.4s, v9.4s, v8.s[0]
+	WORD $0x4e28cceb // fmla v11.4s, v7.4s, v8.4s
+	WORD $0xbd400207 // ldr s7, [x16]
+	WORD $0x8b080230 // add x16, x17, x8
+	WORD $0x4f87114b // fmla v11.4s, v10.4s, v7.s[0]
+	WORD $0x4e8618a7 // uzp1 v7.4s, v5.4s, v6.4s
+	WORD $0x4e8658a5 // uzp2 v5.4s, v5.4s, v6.4s
+	WORD $0x3d80022b // str q11, [x17]
+	WORD $0xbd4001e8 // ldr s8, [x15]
+	WORD $0x3dc0020b // ldr q11, [x16]
+	WORD $0x8b080211 // add x17, x16, x8
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x4f889128 // fmul v8.4s, v9.4s, v8.s[0]
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
 	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x4e2acc83 // fmla v3.4s, v4.4s, v10.4s
-	WORD $0x3d8001c3 // str q3, [x14]
+	WORD $0x4e28cceb // fmla v11.4s, v7.4s, v8.4s
+	WORD $0xbd4001c7 // ldr s7, [x14]
+	WORD $0x8b1801ce // add x14, x14, x24
+	WORD $0x4f87114b // fmla v11.4s, v10.4s, v7.s[0]
+	WORD $0x3d80020b // str q11, [x16]
+	WORD $0xbd4001e6 // ldr s6, [x15]
+	WORD $0x3dc00227 // ldr q7, [x17]
+	WORD $0x8b080230 // add x16, x17, x8
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x4f869126 // fmul v6.4s, v9.4s, v6.s[0]
+	WORD $0x4e26cca7 // fmla v7.4s, v5.4s, v6.4s
+	WORD $0xbd4001c5 // ldr s5, [x14]
+	WORD $0x8b1801ce // add x14, x14, x24
+	WORD $0x4f851147 // fmla v7.4s, v10.4s, v5.s[0]
+	WORD $0x4e841865 // uzp1 v5.4s, v3.4s, v4.4s
+	WORD $0x4e845863 // uzp2 v3.4s, v3.4s, v4.4s
+	WORD $0x3d800227 // str q7, [x17]
+	WORD $0xbd4001e6 // ldr s6, [x15]
+	WORD $0x3dc00207 // ldr q7, [x16]
+	WORD $0x8b080211 // add x17, x16, x8
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x4f869126 // fmul v6.4s, v9.4s, v6.s[0]
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x4e26cca7 // fmla v7.4s, v5.4s, v6.4s
+	WORD $0xbd4001c5 // ldr s5, [x14]
+	WORD $0x8b1801ce // add x14, x14, x24
+	WORD $0x4f851147 // fmla v7.4s, v10.4s, v5.s[0]
+	WORD $0x3d800207 // str q7, [x16]
+	WORD $0xbd4001e4 // ldr s4, [x15]
+	WORD $0x3dc00225 // ldr q5, [x17]
+	WORD $0x8b080230 // add x16, x17, x8
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x4f849124 // fmul v4.4s, v9.4s, v4.s[0]
+	WORD $0x4e24cc65 // fmla v5.4s, v3.4s, v4.4s
+	WORD $0xbd4001c3 // ldr s3, [x14]
+	WORD $0x8b1801ce // add x14, x14, x24
+	WORD $0x4f831145 // fmla v5.4s, v10.4s, v3.s[0]
+	WORD $0x4e821823 // uzp1 v3.4s, v1.4s, v2.4s
+	WORD $0x4e825821 // uzp2 v1.4s, v1.4s, v2.4s
+	WORD $0x3d800225 // str q5, [x17]
+	WORD $0xbd4001e4 // ldr s4, [x15]
+	WORD $0x3dc00205 // ldr q5, [x16]
+	WORD $0x8b080211 // add x17, x16, x8
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x4f849124 // fmul v4.4s, v9.4s, v4.s[0]
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
+	WORD $0x4e24cc65 // fmla v5.4s, v3.4s, v4.4s
+	WORD $0xbd4001c3 // ldr s3, [x14]
+	WORD $0x8b1801ce // add x14, x14, x24
+	WORD $0x4f831145 // fmla v5.4s, v10.4s, v3.s[0]
+	WORD $0x3d800205 // str q5, [x16]
+	WORD $0xbd4001e2 // ldr s2, [x15]
 	WORD $0x3dc00223 // ldr q3, [x17]
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x4f829122 // fmul v2.4s, v9.4s, v2.s[0]
+	WORD $0x4e22cc23 // fmla v3.4s, v1.4s, v2.4s
+	WORD $0xbd4001c1 // ldr s1, [x14]
+	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0x8b08022e // add x14, x17, x8
-	WORD $0x4dd8c9e4 // ld1r { v4.4s }, [x15], x24
-	WORD $0x0dd8ca05 // ld1r { v5.2s }, [x16], x24
-	WORD $0x0f10a4a5 // sshll v5.4s, v5.4h, #0x0
-	WORD $0x4ea5bca2 // addp v2.4s, v5.4s, v5.4s
-	WORD $0x6e24dd25 // fmul v5.4s, v9.4s, v4.4s
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4e25cc23 // fmla v3.4s, v1.4s, v5.4s
-	WORD $0x6e22dc81 // fmul v1.4s, v4.4s, v2.4s
-	WORD $0x4e2acc23 // fmla v3.4s, v1.4s, v10.4s
+	WORD $0x4f811143 // fmla v3.4s, v10.4s, v1.s[0]
 	WORD $0x3d800223 // str q3, [x17]
-	WORD $0x54ffde21 // b.ne l1
+	WORD $0x54ffe021 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100114a // add x10, x10, #0x4
 	WORD $0x910502d6 // add x22, x22, #0x140
-	WORD $0x54ffdd0c // b.gt l0
+	WORD $0x54ffdf0c // b.gt l0
 
 l2:
 	RET

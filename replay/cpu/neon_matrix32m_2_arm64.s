@@ -37,7 +37,7 @@ TEXT ·tiledQ5_1x8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x540026ab // b.lt l2
+	WORD $0x540024ab // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
 	WORD $0x8b1902e9 // add x9, x23, x25
@@ -186,170 +186,154 @@ l1:
 	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
 	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
 	WORD $0x3dc041ea // ldr q10, [x15, #0x100]
-	WORD $0x3dc031ed // ldr q13, [x15, #0xc0]
+	WORD $0x3dc021ec // ldr q12, [x15, #0x80]
 	WORD $0x6f0e054b // ushr v11.16b, v10.16b, #0x2
 	WORD $0x6f0d054a // ushr v10.16b, v10.16b, #0x3
-	WORD $0x4e211d6c // and v12.16b, v11.16b, v1.16b
-	WORD $0x4e211d4a // and v10.16b, v10.16b, v1.16b
-	WORD $0x3dc021eb // ldr q11, [x15, #0x80]
+	WORD $0x4e211d6b // and v11.16b, v11.16b, v1.16b
+	WORD $0x4e211d4d // and v13.16b, v10.16b, v1.16b
+	WORD $0x3dc031ea // ldr q10, [x15, #0xc0]
 	WORD $0x8b18020f // add x15, x16, x24
-	WORD $0xfd400e0e // ldr d14, [x16, #0x18]
-	WORD $0x6f0c156c // usra v12.16b, v11.16b, #0x4
-	WORD $0x6f0c15aa // usra v10.16b, v13.16b, #0x4
-	WORD $0xfd400deb // ldr d11, [x15, #0x18]
+	WORD $0x6f0c158b // usra v11.16b, v12.16b, #0x4
+	WORD $0x6f0c154d // usra v13.16b, v10.16b, #0x4
+	WORD $0xfd400e0c // ldr d12, [x16, #0x18]
+	WORD $0xfd400dee // ldr d14, [x15, #0x18]
 	WORD $0x8b1801ef // add x15, x15, x24
-	WORD $0x6e18056e // mov v14.d[1], v11.d[0]
+	WORD $0x4e8d396a // zip1 v10.4s, v11.4s, v13.4s
+	WORD $0x6e1805cc // mov v12.d[1], v14.d[0]
+	WORD $0x4e8d796b // zip2 v11.4s, v11.4s, v13.4s
 	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e8a398b // zip1 v11.4s, v12.4s, v10.4s
-	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
-	WORD $0x4e8ea568 // smmla v8.4s, v11.16b, v14.16b
-	WORD $0x4e8ea549 // smmla v9.4s, v10.16b, v14.16b
-	WORD $0x4e89190f // uzp1 v15.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
+	WORD $0x4e8ca548 // smmla v8.4s, v10.16b, v12.16b
+	WORD $0x4e8ca569 // smmla v9.4s, v11.16b, v12.16b
 	WORD $0xfd400dec // ldr d12, [x15, #0x18]
 	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
 	WORD $0x8b18020f // add x15, x16, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
 	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x4e8ca566 // smmla v6.4s, v11.16b, v12.16b
-	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
+	WORD $0x4e8ca546 // smmla v6.4s, v10.16b, v12.16b
+	WORD $0x4e8ca567 // smmla v7.4s, v11.16b, v12.16b
 	WORD $0xfd400dec // ldr d12, [x15, #0x18]
 	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
 	WORD $0x8b18020f // add x15, x16, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
 	WORD $0x8b1801f0 // add x16, x15, x24
-	WORD $0x4e8ca564 // smmla v4.4s, v11.16b, v12.16b
-	WORD $0x4e8ca545 // smmla v5.4s, v10.16b, v12.16b
+	WORD $0x4e8ca544 // smmla v4.4s, v10.16b, v12.16b
+	WORD $0x4e8ca565 // smmla v5.4s, v11.16b, v12.16b
 	WORD $0xfd400dec // ldr d12, [x15, #0x18]
 	WORD $0xfd400e0d // ldr d13, [x16, #0x18]
 	WORD $0x8b18020f // add x15, x16, x24
 	WORD $0xaa0a03f0 // mov x16, x10
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
 	WORD $0xaa0903ef // mov x15, x9
-	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
-	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
+	WORD $0x4e8ca542 // smmla v2.4s, v10.16b, v12.16b
+	WORD $0x4e8ca563 // smmla v3.4s, v11.16b, v12.16b
+	WORD $0x4e89190b // uzp1 v11.4s, v8.4s, v9.4s
+	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
 	WORD $0xfc6b798a // ldr d10, [x12, x11, lsl #3]
-	WORD $0xfc6b79ab // ldr d11, [x13, x11, lsl #3]
-	WORD $0x3dc001cc // ldr q12, [x14]
-	WORD $0x9100056b // add x11, x11, #0x1
-	WORD $0x4dd8c9ed // ld1r { v13.4s }, [x15], x24
+	WORD $0xfc6b79ac // ldr d12, [x13, x11, lsl #3]
+	WORD $0xbd4001ed // ldr s13, [x15]
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
 	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
-	WORD $0x0dd8ca0e // ld1r { v14.2s }, [x16], x24
-	WORD $0x0e21796b // fcvtl v11.4s, v11.4h
-	WORD $0xf100117f // cmp x11, #0x4
-	WORD $0x0f10a5ce // sshll v14.4s, v14.4h, #0x0
-	WORD $0x6e2ddd50 // fmul v16.4s, v10.4s, v13.4s
-	WORD $0x4eaebdce // addp v14.4s, v14.4s, v14.4s
-	WORD $0x4e30cdec // fmla v12.4s, v15.4s, v16.4s
-	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
-	WORD $0x6e2eddad // fmul v13.4s, v13.4s, v14.4s
-	WORD $0x4e2bcdac // fmla v12.4s, v13.4s, v11.4s
-	WORD $0x3d8001cc // str q12, [x14]
-	WORD $0x3dc0022c // ldr q12, [x17]
-	WORD $0x8b08022e // add x14, x17, x8
-	WORD $0x4dd8c9ed // ld1r { v13.4s }, [x15], x24
-	WORD $0x0dd8ca0e // ld1r { v14.2s }, [x16], x24
-	WORD $0x0f10a5ce // sshll v14.4s, v14.4h, #0x0
-	WORD $0x4eaebdc9 // addp v9.4s, v14.4s, v14.4s
-	WORD $0x6e2ddd4e // fmul v14.4s, v10.4s, v13.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x4e2ecd0c // fmla v12.4s, v8.4s, v14.4s
-	WORD $0x6e29dda8 // fmul v8.4s, v13.4s, v9.4s
-	WORD $0x4e8718cd // uzp1 v13.4s, v6.4s, v7.4s
-	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
-	WORD $0x4e2bcd0c // fmla v12.4s, v8.4s, v11.4s
-	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x3d80022c // str q12, [x17]
-	WORD $0x3dc001c8 // ldr q8, [x14]
-	WORD $0x8b0801d1 // add x17, x14, x8
-	WORD $0x4dd8c9e9 // ld1r { v9.4s }, [x15], x24
-	WORD $0x0dd8ca0c // ld1r { v12.2s }, [x16], x24
-	WORD $0x6e29dd4e // fmul v14.4s, v10.4s, v9.4s
-	WORD $0x0f10a58c // sshll v12.4s, v12.4h, #0x0
-	WORD $0x4eacbd8c // addp v12.4s, v12.4s, v12.4s
-	WORD $0x4e2ecda8 // fmla v8.4s, v13.4s, v14.4s
-	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
-	WORD $0x6e2cdd29 // fmul v9.4s, v9.4s, v12.4s
-	WORD $0x4e2bcd28 // fmla v8.4s, v9.4s, v11.4s
-	WORD $0x3d8001c8 // str q8, [x14]
-	WORD $0x3dc00228 // ldr q8, [x17]
-	WORD $0x8b08022e // add x14, x17, x8
-	WORD $0x4dd8c9e9 // ld1r { v9.4s }, [x15], x24
-	WORD $0x0dd8ca0c // ld1r { v12.2s }, [x16], x24
-	WORD $0x0f10a58c // sshll v12.4s, v12.4h, #0x0
-	WORD $0x4eacbd87 // addp v7.4s, v12.4s, v12.4s
-	WORD $0x6e29dd4c // fmul v12.4s, v10.4s, v9.4s
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x4e2cccc8 // fmla v8.4s, v6.4s, v12.4s
-	WORD $0x6e27dd26 // fmul v6.4s, v9.4s, v7.4s
-	WORD $0x4e851889 // uzp1 v9.4s, v4.4s, v5.4s
-	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
-	WORD $0x4e2bccc8 // fmla v8.4s, v6.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x3d800228 // str q8, [x17]
-	WORD $0x3dc001c6 // ldr q6, [x14]
-	WORD $0x8b0801d1 // add x17, x14, x8
-	WORD $0x4dd8c9e7 // ld1r { v7.4s }, [x15], x24
-	WORD $0x0dd8ca08 // ld1r { v8.2s }, [x16], x24
-	WORD $0x6e27dd4c // fmul v12.4s, v10.4s, v7.4s
-	WORD $0x0f10a508 // sshll v8.4s, v8.4h, #0x0
-	WORD $0x4ea8bd08 // addp v8.4s, v8.4s, v8.4s
-	WORD $0x4e2ccd26 // fmla v6.4s, v9.4s, v12.4s
+	WORD $0x3dc001ce // ldr q14, [x14]
+	WORD $0x8b1801ef // add x15, x15, x24
 	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e28dce7 // fmul v7.4s, v7.4s, v8.4s
-	WORD $0x4e2bcce6 // fmla v6.4s, v7.4s, v11.4s
-	WORD $0x3d8001c6 // str q6, [x14]
-	WORD $0x3dc00226 // ldr q6, [x17]
-	WORD $0x8b08022e // add x14, x17, x8
-	WORD $0x4dd8c9e7 // ld1r { v7.4s }, [x15], x24
-	WORD $0x0dd8ca08 // ld1r { v8.2s }, [x16], x24
-	WORD $0x0f10a508 // sshll v8.4s, v8.4h, #0x0
-	WORD $0x4ea8bd05 // addp v5.4s, v8.4s, v8.4s
-	WORD $0x6e27dd48 // fmul v8.4s, v10.4s, v7.4s
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x4e28cc86 // fmla v6.4s, v4.4s, v8.4s
-	WORD $0x6e25dce4 // fmul v4.4s, v7.4s, v5.4s
-	WORD $0x4e831847 // uzp1 v7.4s, v2.4s, v3.4s
-	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
-	WORD $0x4e2bcc86 // fmla v6.4s, v4.4s, v11.4s
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x3d800226 // str q6, [x17]
-	WORD $0x3dc001c4 // ldr q4, [x14]
-	WORD $0x8b0801d1 // add x17, x14, x8
-	WORD $0x4dd8c9e5 // ld1r { v5.4s }, [x15], x24
-	WORD $0x0dd8ca06 // ld1r { v6.2s }, [x16], x24
-	WORD $0x6e25dd48 // fmul v8.4s, v10.4s, v5.4s
-	WORD $0x0f10a4c6 // sshll v6.4s, v6.4h, #0x0
-	WORD $0x4ea6bcc6 // addp v6.4s, v6.4s, v6.4s
-	WORD $0x4e28cce4 // fmla v4.4s, v7.4s, v8.4s
+	WORD $0x9100056b // add x11, x11, #0x1
+	WORD $0xf100117f // cmp x11, #0x4
+	WORD $0x4f8d914d // fmul v13.4s, v10.4s, v13.s[0]
+	WORD $0x4e2dcd6e // fmla v14.4s, v11.4s, v13.4s
+	WORD $0x0e21798b // fcvtl v11.4s, v12.4h
+	WORD $0xbd40020c // ldr s12, [x16]
+	WORD $0x8b180210 // add x16, x16, x24
+	WORD $0x4f8c116e // fmla v14.4s, v11.4s, v12.s[0]
+	WORD $0x3d8001ce // str q14, [x14]
+	WORD $0xbd4001e9 // ldr s9, [x15]
+	WORD $0x3dc0022c // ldr q12, [x17]
+	WORD $0x8b18020e // add x14, x16, x24
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
+	WORD $0x4e29cd0c // fmla v12.4s, v8.4s, v9.4s
+	WORD $0xbd400208 // ldr s8, [x16]
+	WORD $0x8b080230 // add x16, x17, x8
+	WORD $0x4f88116c // fmla v12.4s, v11.4s, v8.s[0]
+	WORD $0x4e8718c8 // uzp1 v8.4s, v6.4s, v7.4s
+	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
+	WORD $0x3d80022c // str q12, [x17]
+	WORD $0xbd4001e9 // ldr s9, [x15]
+	WORD $0x3dc0020c // ldr q12, [x16]
+	WORD $0x8b080211 // add x17, x16, x8
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x4f899149 // fmul v9.4s, v10.4s, v9.s[0]
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	WORD $0x4e2bcca4 // fmla v4.4s, v5.4s, v11.4s
-	WORD $0x3d8001c4 // str q4, [x14]
+	WORD $0x4e29cd0c // fmla v12.4s, v8.4s, v9.4s
+	WORD $0xbd4001c8 // ldr s8, [x14]
+	WORD $0x8b1801ce // add x14, x14, x24
+	WORD $0x4f88116c // fmla v12.4s, v11.4s, v8.s[0]
+	WORD $0x3d80020c // str q12, [x16]
+	WORD $0xbd4001e7 // ldr s7, [x15]
+	WORD $0x3dc00228 // ldr q8, [x17]
+	WORD $0x8b080230 // add x16, x17, x8
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
+	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
+	WORD $0xbd4001c6 // ldr s6, [x14]
+	WORD $0x8b1801ce // add x14, x14, x24
+	WORD $0x4f861168 // fmla v8.4s, v11.4s, v6.s[0]
+	WORD $0x4e851886 // uzp1 v6.4s, v4.4s, v5.4s
+	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
+	WORD $0x3d800228 // str q8, [x17]
+	WORD $0xbd4001e7 // ldr s7, [x15]
+	WORD $0x3dc00208 // ldr q8, [x16]
+	WORD $0x8b080211 // add x17, x16, x8
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x4f879147 // fmul v7.4s, v10.4s, v7.s[0]
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4e27ccc8 // fmla v8.4s, v6.4s, v7.4s
+	WORD $0xbd4001c6 // ldr s6, [x14]
+	WORD $0x8b1801ce // add x14, x14, x24
+	WORD $0x4f861168 // fmla v8.4s, v11.4s, v6.s[0]
+	WORD $0x3d800208 // str q8, [x16]
+	WORD $0xbd4001e5 // ldr s5, [x15]
+	WORD $0x3dc00226 // ldr q6, [x17]
+	WORD $0x8b080230 // add x16, x17, x8
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
+	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
+	WORD $0xbd4001c4 // ldr s4, [x14]
+	WORD $0x8b1801ce // add x14, x14, x24
+	WORD $0x4f841166 // fmla v6.4s, v11.4s, v4.s[0]
+	WORD $0x4e831844 // uzp1 v4.4s, v2.4s, v3.4s
+	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
+	WORD $0x3d800226 // str q6, [x17]
+	WORD $0xbd4001e5 // ldr s5, [x15]
+	WORD $0x3dc00206 // ldr q6, [x16]
+	WORD $0x8b080211 // add x17, x16, x8
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x4f859145 // fmul v5.4s, v10.4s, v5.s[0]
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x4e25cc86 // fmla v6.4s, v4.4s, v5.4s
+	WORD $0xbd4001c4 // ldr s4, [x14]
+	WORD $0x8b1801ce // add x14, x14, x24
+	WORD $0x4f841166 // fmla v6.4s, v11.4s, v4.s[0]
+	WORD $0x3d800206 // str q6, [x16]
+	WORD $0xbd4001e3 // ldr s3, [x15]
 	WORD $0x3dc00224 // ldr q4, [x17]
+	WORD $0x8b1801ef // add x15, x15, x24
+	WORD $0x4f839143 // fmul v3.4s, v10.4s, v3.s[0]
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0xbd4001c2 // ldr s2, [x14]
+	WORD $0x8b1801ce // add x14, x14, x24
 	WORD $0x8b08022e // add x14, x17, x8
-	WORD $0x4dd8c9e5 // ld1r { v5.4s }, [x15], x24
-	WORD $0x0dd8ca06 // ld1r { v6.2s }, [x16], x24
-	WORD $0x0f10a4c6 // sshll v6.4s, v6.4h, #0x0
-	WORD $0x4ea6bcc3 // addp v3.4s, v6.4s, v6.4s
-	WORD $0x6e25dd46 // fmul v6.4s, v10.4s, v5.4s
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4e26cc44 // fmla v4.4s, v2.4s, v6.4s
-	WORD $0x6e23dca2 // fmul v2.4s, v5.4s, v3.4s
-	WORD $0x4e2bcc44 // fmla v4.4s, v2.4s, v11.4s
+	WORD $0x4f821164 // fmla v4.4s, v11.4s, v2.s[0]
 	WORD $0x3d800224 // str q4, [x17]
-	WORD $0x54ffdb41 // b.ne l1
+	WORD $0x54ffdd41 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100114a // add x10, x10, #0x4
 	WORD $0x910602d6 // add x22, x22, #0x180
-	WORD $0x54ffda2c // b.gt l0
+	WORD $0x54ffdc2c // b.gt l0
 
 l2:
 	RET

@@ -37,7 +37,7 @@ TEXT ·tiledQ4_Kx8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400266b // b.lt l3
+	WORD $0x5400246b // b.lt l3
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x8b1902e9 // add x9, x23, x25
 	WORD $0x8b590d2a // add x10, x9, x25, lsr #3
@@ -185,15 +185,11 @@ l2:
 	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
 	WORD $0x4e8ba527 // smmla v7.4s, v9.16b, v11.16b
 	WORD $0x4e8ba548 // smmla v8.4s, v10.16b, v11.16b
-	WORD $0x4e8818ef // uzp1 v15.4s, v7.4s, v8.4s
-	WORD $0x4e8858e7 // uzp2 v7.4s, v7.4s, v8.4s
 	WORD $0xfd400e6b // ldr d11, [x19, #0x18]
 	WORD $0xfd400eac // ldr d12, [x21, #0x18]
 	WORD $0x8b1802b3 // add x19, x21, x24
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
 	WORD $0x8b180275 // add x21, x19, x24
-	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
 	WORD $0x4e8ba525 // smmla v5.4s, v9.16b, v11.16b
 	WORD $0x4e8ba546 // smmla v6.4s, v10.16b, v11.16b
 	WORD $0xfd400e6b // ldr d11, [x19, #0x18]
@@ -206,139 +202,127 @@ l2:
 	WORD $0xfd400e6b // ldr d11, [x19, #0x18]
 	WORD $0xfd400eac // ldr d12, [x21, #0x18]
 	WORD $0x8b1802b3 // add x19, x21, x24
-	WORD $0x8b1a0195 // add x21, x12, x26
-	WORD $0x8b1a021a // add x26, x16, x26
+	WORD $0x8b1a0215 // add x21, x16, x26
 	WORD $0x6e18058b // mov v11.d[1], v12.d[0]
-	WORD $0xaa0903f3 // mov x19, x9
+	WORD $0x4e8818ec // uzp1 v12.4s, v7.4s, v8.4s
+	WORD $0x8b1a0193 // add x19, x12, x26
+	WORD $0x4e8858e7 // uzp2 v7.4s, v7.4s, v8.4s
+	WORD $0x8b08023a // add x26, x17, x8
 	WORD $0x4e8ba521 // smmla v1.4s, v9.16b, v11.16b
 	WORD $0x4e8ba542 // smmla v2.4s, v10.16b, v11.16b
-	WORD $0x0d40caa9 // ld1r { v9.2s }, [x21]
-	WORD $0xaa0a03f5 // mov x21, x10
-	WORD $0xfc6f7aca // ldr d10, [x22, x15, lsl #3]
-	WORD $0xfc6f79cb // ldr d11, [x14, x15, lsl #3]
-	WORD $0x0d40cb4c // ld1r { v12.2s }, [x26]
-	WORD $0x3dc0022d // ldr q13, [x17]
-	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
-	WORD $0x2f08a529 // ushll v9.8h, v9.8b, #0x0
-	WORD $0x4dd8ca6e // ld1r { v14.4s }, [x19], x24
-	WORD $0x0dd8cab0 // ld1r { v16.2s }, [x21], x24
-	WORD $0x2f08a58c // ushll v12.8h, v12.8b, #0x0
-	WORD $0x0e21796b // fcvtl v11.4s, v11.4h
-	WORD $0x8b08023a // add x26, x17, x8
-	WORD $0x2f10a529 // ushll v9.4s, v9.4h, #0x0
-	WORD $0x6e2fddcf // fmul v15.4s, v14.4s, v15.4s
-	WORD $0x910005ef // add x15, x15, #0x1
-	WORD $0x0f10a610 // sshll v16.4s, v16.4h, #0x0
-	WORD $0x2f10a58c // ushll v12.4s, v12.4h, #0x0
-	WORD $0xf10011ff // cmp x15, #0x4
-	WORD $0x6e21d929 // ucvtf v9.4s, v9.4s
-	WORD $0x4eb0be10 // addp v16.4s, v16.4s, v16.4s
-	WORD $0x6e29dd49 // fmul v9.4s, v10.4s, v9.4s
-	WORD $0x6ea0f96a // fneg v10.4s, v11.4s
-	WORD $0x6e21d98b // ucvtf v11.4s, v12.4s
-	WORD $0x4e21da0c // scvtf v12.4s, v16.4s
-	WORD $0x6e2bdd4a // fmul v10.4s, v10.4s, v11.4s
-	WORD $0x4e29cded // fmla v13.4s, v15.4s, v9.4s
-	WORD $0x6e2cddcb // fmul v11.4s, v14.4s, v12.4s
-	WORD $0x4e2acd6d // fmla v13.4s, v11.4s, v10.4s
-	WORD $0x3d80022d // str q13, [x17]
-	WORD $0x3dc0034b // ldr q11, [x26]
-	WORD $0x8b080351 // add x17, x26, x8
-	WORD $0x4dd8ca6c // ld1r { v12.4s }, [x19], x24
-	WORD $0x0dd8caad // ld1r { v13.2s }, [x21], x24
-	WORD $0x6e27dd87 // fmul v7.4s, v12.4s, v7.4s
-	WORD $0x0f10a5a8 // sshll v8.4s, v13.4h, #0x0
-	WORD $0x4ea8bd08 // addp v8.4s, v8.4s, v8.4s
-	WORD $0x4e29cceb // fmla v11.4s, v7.4s, v9.4s
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e28dd87 // fmul v7.4s, v12.4s, v8.4s
-	WORD $0x4e8618ac // uzp1 v12.4s, v5.4s, v6.4s
-	WORD $0x4e8658a5 // uzp2 v5.4s, v5.4s, v6.4s
-	WORD $0x4e2acceb // fmla v11.4s, v7.4s, v10.4s
 	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x3d80034b // str q11, [x26]
-	WORD $0x3dc00227 // ldr q7, [x17]
-	WORD $0x8b08023a // add x26, x17, x8
-	WORD $0x4dd8ca68 // ld1r { v8.4s }, [x19], x24
-	WORD $0x0dd8caab // ld1r { v11.2s }, [x21], x24
-	WORD $0x6e2cdd0c // fmul v12.4s, v8.4s, v12.4s
-	WORD $0x0f10a56b // sshll v11.4s, v11.4h, #0x0
-	WORD $0x4eabbd6b // addp v11.4s, v11.4s, v11.4s
-	WORD $0x4e29cd87 // fmla v7.4s, v12.4s, v9.4s
-	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
-	WORD $0x6e2bdd08 // fmul v8.4s, v8.4s, v11.4s
-	WORD $0x4e2acd07 // fmla v7.4s, v8.4s, v10.4s
-	WORD $0x3d800227 // str q7, [x17]
-	WORD $0x3dc00347 // ldr q7, [x26]
-	WORD $0x8b080351 // add x17, x26, x8
-	WORD $0x4dd8ca68 // ld1r { v8.4s }, [x19], x24
-	WORD $0x0dd8caab // ld1r { v11.2s }, [x21], x24
-	WORD $0x6e25dd05 // fmul v5.4s, v8.4s, v5.4s
-	WORD $0x0f10a566 // sshll v6.4s, v11.4h, #0x0
-	WORD $0x4ea6bcc6 // addp v6.4s, v6.4s, v6.4s
-	WORD $0x4e29cca7 // fmla v7.4s, v5.4s, v9.4s
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x6e26dd05 // fmul v5.4s, v8.4s, v6.4s
-	WORD $0x4e841868 // uzp1 v8.4s, v3.4s, v4.4s
-	WORD $0x4e845863 // uzp2 v3.4s, v3.4s, v4.4s
-	WORD $0x4e2acca7 // fmla v7.4s, v5.4s, v10.4s
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x3d800347 // str q7, [x26]
-	WORD $0x3dc00225 // ldr q5, [x17]
-	WORD $0x8b08023a // add x26, x17, x8
-	WORD $0x4dd8ca66 // ld1r { v6.4s }, [x19], x24
-	WORD $0x0dd8caa7 // ld1r { v7.2s }, [x21], x24
-	WORD $0x6e28dcc8 // fmul v8.4s, v6.4s, v8.4s
-	WORD $0x0f10a4e7 // sshll v7.4s, v7.4h, #0x0
-	WORD $0x4ea7bce7 // addp v7.4s, v7.4s, v7.4s
-	WORD $0x4e29cd05 // fmla v5.4s, v8.4s, v9.4s
 	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x6e27dcc6 // fmul v6.4s, v6.4s, v7.4s
-	WORD $0x4e2accc5 // fmla v5.4s, v6.4s, v10.4s
-	WORD $0x3d800225 // str q5, [x17]
-	WORD $0x3dc00345 // ldr q5, [x26]
-	WORD $0x8b080351 // add x17, x26, x8
-	WORD $0x4dd8ca66 // ld1r { v6.4s }, [x19], x24
-	WORD $0x0dd8caa7 // ld1r { v7.2s }, [x21], x24
-	WORD $0x6e23dcc3 // fmul v3.4s, v6.4s, v3.4s
-	WORD $0x0f10a4e4 // sshll v4.4s, v7.4h, #0x0
-	WORD $0x4ea4bc84 // addp v4.4s, v4.4s, v4.4s
-	WORD $0x4e29cc65 // fmla v5.4s, v3.4s, v9.4s
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x6e24dcc3 // fmul v3.4s, v6.4s, v4.4s
-	WORD $0x4e821826 // uzp1 v6.4s, v1.4s, v2.4s
-	WORD $0x4e825821 // uzp2 v1.4s, v1.4s, v2.4s
-	WORD $0x4e2acc65 // fmla v5.4s, v3.4s, v10.4s
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
-	WORD $0x3d800345 // str q5, [x26]
-	WORD $0x3dc00223 // ldr q3, [x17]
-	WORD $0x8b08023a // add x26, x17, x8
-	WORD $0x4dd8ca64 // ld1r { v4.4s }, [x19], x24
-	WORD $0x0dd8caa5 // ld1r { v5.2s }, [x21], x24
-	WORD $0x6e26dc86 // fmul v6.4s, v4.4s, v6.4s
-	WORD $0x0f10a4a5 // sshll v5.4s, v5.4h, #0x0
-	WORD $0x4ea5bca5 // addp v5.4s, v5.4s, v5.4s
-	WORD $0x4e29ccc3 // fmla v3.4s, v6.4s, v9.4s
+	WORD $0x0d40ca69 // ld1r { v9.2s }, [x19]
+	WORD $0xaa0903f3 // mov x19, x9
+	WORD $0xfc6f7aca // ldr d10, [x22, x15, lsl #3]
+	WORD $0x0d40caab // ld1r { v11.2s }, [x21]
+	WORD $0xfc6f79cd // ldr d13, [x14, x15, lsl #3]
+	WORD $0x0e21794a // fcvtl v10.4s, v10.4h
+	WORD $0xaa0a03f5 // mov x21, x10
+	WORD $0x910005ef // add x15, x15, #0x1
+	WORD $0x2f08a529 // ushll v9.8h, v9.8b, #0x0
+	WORD $0x0e2179ad // fcvtl v13.4s, v13.4h
+	WORD $0x2f08a56b // ushll v11.8h, v11.8b, #0x0
+	WORD $0xbd40026e // ldr s14, [x19]
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0xf10011ff // cmp x15, #0x4
+	WORD $0x2f10a529 // ushll v9.4s, v9.4h, #0x0
+	WORD $0x4f8e918c // fmul v12.4s, v12.4s, v14.s[0]
+	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
+	WORD $0x6e21d929 // ucvtf v9.4s, v9.4s
+	WORD $0x6e29dd49 // fmul v9.4s, v10.4s, v9.4s
+	WORD $0x6e21d96a // ucvtf v10.4s, v11.4s
+	WORD $0x6ea0f9ab // fneg v11.4s, v13.4s
+	WORD $0x3dc0022d // ldr q13, [x17]
+	WORD $0x6e2add6a // fmul v10.4s, v11.4s, v10.4s
+	WORD $0x4e29cd8d // fmla v13.4s, v12.4s, v9.4s
+	WORD $0xbd4002ab // ldr s11, [x21]
+	WORD $0x8b1802b5 // add x21, x21, x24
+	WORD $0x4f8b114d // fmla v13.4s, v10.4s, v11.s[0]
+	WORD $0x3d80022d // str q13, [x17]
+	WORD $0xbd400268 // ldr s8, [x19]
+	WORD $0x8b1802b1 // add x17, x21, x24
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4f8890e7 // fmul v7.4s, v7.4s, v8.s[0]
+	WORD $0x3dc00348 // ldr q8, [x26]
+	WORD $0x4e29cce8 // fmla v8.4s, v7.4s, v9.4s
+	WORD $0xbd4002a7 // ldr s7, [x21]
+	WORD $0x8b080355 // add x21, x26, x8
+	WORD $0x4f871148 // fmla v8.4s, v10.4s, v7.s[0]
+	WORD $0x4e8618a7 // uzp1 v7.4s, v5.4s, v6.4s
+	WORD $0x4e8658a5 // uzp2 v5.4s, v5.4s, v6.4s
+	WORD $0x3d800348 // str q8, [x26]
+	WORD $0xbd400268 // ldr s8, [x19]
+	WORD $0x8b0802ba // add x26, x21, x8
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
 	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	WORD $0x4e2acc83 // fmla v3.4s, v4.4s, v10.4s
-	WORD $0x3d800223 // str q3, [x17]
-	WORD $0x3dc00343 // ldr q3, [x26]
+	WORD $0x4f8890e7 // fmul v7.4s, v7.4s, v8.s[0]
+	WORD $0x3dc002a8 // ldr q8, [x21]
+	WORD $0x4e29cce8 // fmla v8.4s, v7.4s, v9.4s
+	WORD $0xbd400227 // ldr s7, [x17]
+	WORD $0x8b180231 // add x17, x17, x24
+	WORD $0x4f871148 // fmla v8.4s, v10.4s, v7.s[0]
+	WORD $0x3d8002a8 // str q8, [x21]
+	WORD $0xbd400266 // ldr s6, [x19]
+	WORD $0x8b080355 // add x21, x26, x8
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4f8690a5 // fmul v5.4s, v5.4s, v6.s[0]
+	WORD $0x3dc00346 // ldr q6, [x26]
+	WORD $0x4e29cca6 // fmla v6.4s, v5.4s, v9.4s
+	WORD $0xbd400225 // ldr s5, [x17]
+	WORD $0x8b180231 // add x17, x17, x24
+	WORD $0x4f851146 // fmla v6.4s, v10.4s, v5.s[0]
+	WORD $0x4e841865 // uzp1 v5.4s, v3.4s, v4.4s
+	WORD $0x4e845863 // uzp2 v3.4s, v3.4s, v4.4s
+	WORD $0x3d800346 // str q6, [x26]
+	WORD $0xbd400266 // ldr s6, [x19]
+	WORD $0x8b0802ba // add x26, x21, x8
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x4f8690a5 // fmul v5.4s, v5.4s, v6.s[0]
+	WORD $0x3dc002a6 // ldr q6, [x21]
+	WORD $0x4e29cca6 // fmla v6.4s, v5.4s, v9.4s
+	WORD $0xbd400225 // ldr s5, [x17]
+	WORD $0x8b180231 // add x17, x17, x24
+	WORD $0x4f851146 // fmla v6.4s, v10.4s, v5.s[0]
+	WORD $0x3d8002a6 // str q6, [x21]
+	WORD $0xbd400264 // ldr s4, [x19]
+	WORD $0x8b080355 // add x21, x26, x8
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4f849063 // fmul v3.4s, v3.4s, v4.s[0]
+	WORD $0x3dc00344 // ldr q4, [x26]
+	WORD $0x4e29cc64 // fmla v4.4s, v3.4s, v9.4s
+	WORD $0xbd400223 // ldr s3, [x17]
+	WORD $0x8b180231 // add x17, x17, x24
+	WORD $0x4f831144 // fmla v4.4s, v10.4s, v3.s[0]
+	WORD $0x4e821823 // uzp1 v3.4s, v1.4s, v2.4s
+	WORD $0x4e825821 // uzp2 v1.4s, v1.4s, v2.4s
+	WORD $0x3d800344 // str q4, [x26]
+	WORD $0xbd400264 // ldr s4, [x19]
+	WORD $0x8b0802ba // add x26, x21, x8
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
+	WORD $0x4f849063 // fmul v3.4s, v3.4s, v4.s[0]
+	WORD $0x3dc002a4 // ldr q4, [x21]
+	WORD $0x4e29cc64 // fmla v4.4s, v3.4s, v9.4s
+	WORD $0xbd400223 // ldr s3, [x17]
+	WORD $0x8b180231 // add x17, x17, x24
+	WORD $0x4f831144 // fmla v4.4s, v10.4s, v3.s[0]
+	WORD $0x3d8002a4 // str q4, [x21]
+	WORD $0xbd400262 // ldr s2, [x19]
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
+	WORD $0x3dc00342 // ldr q2, [x26]
+	WORD $0x4e29cc22 // fmla v2.4s, v1.4s, v9.4s
+	WORD $0xbd400221 // ldr s1, [x17]
+	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x8b080351 // add x17, x26, x8
-	WORD $0x4dd8ca64 // ld1r { v4.4s }, [x19], x24
-	WORD $0x0dd8caa5 // ld1r { v5.2s }, [x21], x24
-	WORD $0x6e21dc81 // fmul v1.4s, v4.4s, v1.4s
-	WORD $0x0f10a4a2 // sshll v2.4s, v5.4h, #0x0
-	WORD $0x4ea2bc42 // addp v2.4s, v2.4s, v2.4s
-	WORD $0x4e29cc23 // fmla v3.4s, v1.4s, v9.4s
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e22dc81 // fmul v1.4s, v4.4s, v2.4s
-	WORD $0x4e2acc23 // fmla v3.4s, v1.4s, v10.4s
-	WORD $0x3d800343 // str q3, [x26]
-	WORD $0x54ffdc61 // b.ne l2
+	WORD $0x4f811142 // fmla v2.4s, v10.4s, v1.s[0]
+	WORD $0x3d800342 // str q2, [x26]
+	WORD $0x54ffde61 // b.ne l2
 	WORD $0x1100056b // add w11, w11, #0x1
 	WORD $0x9104818c // add x12, x12, #0x120
 	WORD $0x910481ad // add x13, x13, #0x120
@@ -346,10 +330,10 @@ l2:
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100114a // add x10, x10, #0x4
-	WORD $0x54ffdb21 // b.ne l1
+	WORD $0x54ffdd21 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x912502d6 // add x22, x22, #0x940
-	WORD $0x54ffda4c // b.gt l0
+	WORD $0x54ffdc4c // b.gt l0
 
 l3:
 	RET

@@ -37,7 +37,7 @@ TEXT ·tiledQ5_Kx8NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b08012a // add x10, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400296b // b.lt l3
+	WORD $0x5400276b // b.lt l3
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
 	WORD $0x8b1902e9 // add x9, x23, x25
@@ -210,15 +210,11 @@ l2:
 	WORD $0x4e8a798a // zip2 v10.4s, v12.4s, v10.4s
 	WORD $0x4e8ea568 // smmla v8.4s, v11.16b, v14.16b
 	WORD $0x4e8ea549 // smmla v9.4s, v10.16b, v14.16b
-	WORD $0x4e891910 // uzp1 v16.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
 	WORD $0xfd400e6c // ldr d12, [x19, #0x18]
 	WORD $0xfd400ead // ldr d13, [x21, #0x18]
 	WORD $0x8b1802b3 // add x19, x21, x24
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
 	WORD $0x8b180275 // add x21, x19, x24
-	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
-	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
 	WORD $0x4e8ca566 // smmla v6.4s, v11.16b, v12.16b
 	WORD $0x4e8ca547 // smmla v7.4s, v10.16b, v12.16b
 	WORD $0xfd400e6c // ldr d12, [x19, #0x18]
@@ -231,149 +227,137 @@ l2:
 	WORD $0xfd400e6c // ldr d12, [x19, #0x18]
 	WORD $0xfd400ead // ldr d13, [x21, #0x18]
 	WORD $0x8b1802b3 // add x19, x21, x24
-	WORD $0x8b1a0195 // add x21, x12, x26
-	WORD $0x8b1a021a // add x26, x16, x26
+	WORD $0x8b1a0215 // add x21, x16, x26
 	WORD $0x6e1805ac // mov v12.d[1], v13.d[0]
-	WORD $0xaa0903f3 // mov x19, x9
+	WORD $0x4e89190d // uzp1 v13.4s, v8.4s, v9.4s
+	WORD $0x8b1a0193 // add x19, x12, x26
+	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
+	WORD $0x8b08023a // add x26, x17, x8
 	WORD $0x4e8ca562 // smmla v2.4s, v11.16b, v12.16b
 	WORD $0x4e8ca543 // smmla v3.4s, v10.16b, v12.16b
-	WORD $0x0d40caaa // ld1r { v10.2s }, [x21]
-	WORD $0xaa0a03f5 // mov x21, x10
-	WORD $0xfc6f7acb // ldr d11, [x22, x15, lsl #3]
-	WORD $0xfc6f79ac // ldr d12, [x13, x15, lsl #3]
-	WORD $0x0d40cb4d // ld1r { v13.2s }, [x26]
-	WORD $0x3dc0022e // ldr q14, [x17]
-	WORD $0x0e21796b // fcvtl v11.4s, v11.4h
-	WORD $0x2f08a54a // ushll v10.8h, v10.8b, #0x0
-	WORD $0x4dd8ca6f // ld1r { v15.4s }, [x19], x24
-	WORD $0x0dd8cab1 // ld1r { v17.2s }, [x21], x24
-	WORD $0x2f08a5ad // ushll v13.8h, v13.8b, #0x0
-	WORD $0x0e21798c // fcvtl v12.4s, v12.4h
-	WORD $0x8b08023a // add x26, x17, x8
-	WORD $0x2f10a54a // ushll v10.4s, v10.4h, #0x0
-	WORD $0x6e30ddf0 // fmul v16.4s, v15.4s, v16.4s
-	WORD $0x910005ef // add x15, x15, #0x1
-	WORD $0x0f10a631 // sshll v17.4s, v17.4h, #0x0
-	WORD $0x2f10a5ad // ushll v13.4s, v13.4h, #0x0
-	WORD $0xf10011ff // cmp x15, #0x4
-	WORD $0x6e21d94a // ucvtf v10.4s, v10.4s
-	WORD $0x4eb1be31 // addp v17.4s, v17.4s, v17.4s
-	WORD $0x6e2add6a // fmul v10.4s, v11.4s, v10.4s
-	WORD $0x6ea0f98b // fneg v11.4s, v12.4s
-	WORD $0x6e21d9ac // ucvtf v12.4s, v13.4s
-	WORD $0x4e21da2d // scvtf v13.4s, v17.4s
-	WORD $0x6e2cdd6b // fmul v11.4s, v11.4s, v12.4s
-	WORD $0x4e2ace0e // fmla v14.4s, v16.4s, v10.4s
-	WORD $0x6e2dddec // fmul v12.4s, v15.4s, v13.4s
-	WORD $0x4e2bcd8e // fmla v14.4s, v12.4s, v11.4s
-	WORD $0x3d80022e // str q14, [x17]
-	WORD $0x3dc0034c // ldr q12, [x26]
-	WORD $0x8b080351 // add x17, x26, x8
-	WORD $0x4dd8ca6d // ld1r { v13.4s }, [x19], x24
-	WORD $0x0dd8caae // ld1r { v14.2s }, [x21], x24
-	WORD $0x6e28dda8 // fmul v8.4s, v13.4s, v8.4s
-	WORD $0x0f10a5c9 // sshll v9.4s, v14.4h, #0x0
-	WORD $0x4ea9bd29 // addp v9.4s, v9.4s, v9.4s
-	WORD $0x4e2acd0c // fmla v12.4s, v8.4s, v10.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x6e29dda8 // fmul v8.4s, v13.4s, v9.4s
-	WORD $0x4e8718cd // uzp1 v13.4s, v6.4s, v7.4s
-	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
-	WORD $0x4e2bcd0c // fmla v12.4s, v8.4s, v11.4s
 	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x3d80034c // str q12, [x26]
-	WORD $0x3dc00228 // ldr q8, [x17]
-	WORD $0x8b08023a // add x26, x17, x8
-	WORD $0x4dd8ca69 // ld1r { v9.4s }, [x19], x24
-	WORD $0x0dd8caac // ld1r { v12.2s }, [x21], x24
-	WORD $0x6e2ddd2d // fmul v13.4s, v9.4s, v13.4s
-	WORD $0x0f10a58c // sshll v12.4s, v12.4h, #0x0
-	WORD $0x4eacbd8c // addp v12.4s, v12.4s, v12.4s
-	WORD $0x4e2acda8 // fmla v8.4s, v13.4s, v10.4s
-	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
-	WORD $0x6e2cdd29 // fmul v9.4s, v9.4s, v12.4s
-	WORD $0x4e2bcd28 // fmla v8.4s, v9.4s, v11.4s
-	WORD $0x3d800228 // str q8, [x17]
-	WORD $0x3dc00348 // ldr q8, [x26]
-	WORD $0x8b080351 // add x17, x26, x8
-	WORD $0x4dd8ca69 // ld1r { v9.4s }, [x19], x24
-	WORD $0x0dd8caac // ld1r { v12.2s }, [x21], x24
-	WORD $0x6e26dd26 // fmul v6.4s, v9.4s, v6.4s
-	WORD $0x0f10a587 // sshll v7.4s, v12.4h, #0x0
-	WORD $0x4ea7bce7 // addp v7.4s, v7.4s, v7.4s
-	WORD $0x4e2accc8 // fmla v8.4s, v6.4s, v10.4s
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x6e27dd26 // fmul v6.4s, v9.4s, v7.4s
-	WORD $0x4e851889 // uzp1 v9.4s, v4.4s, v5.4s
-	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
-	WORD $0x4e2bccc8 // fmla v8.4s, v6.4s, v11.4s
-	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x3d800348 // str q8, [x26]
-	WORD $0x3dc00226 // ldr q6, [x17]
-	WORD $0x8b08023a // add x26, x17, x8
-	WORD $0x4dd8ca67 // ld1r { v7.4s }, [x19], x24
-	WORD $0x0dd8caa8 // ld1r { v8.2s }, [x21], x24
-	WORD $0x6e29dce9 // fmul v9.4s, v7.4s, v9.4s
-	WORD $0x0f10a508 // sshll v8.4s, v8.4h, #0x0
-	WORD $0x4ea8bd08 // addp v8.4s, v8.4s, v8.4s
-	WORD $0x4e2acd26 // fmla v6.4s, v9.4s, v10.4s
 	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
-	WORD $0x6e28dce7 // fmul v7.4s, v7.4s, v8.4s
-	WORD $0x4e2bcce6 // fmla v6.4s, v7.4s, v11.4s
-	WORD $0x3d800226 // str q6, [x17]
-	WORD $0x3dc00346 // ldr q6, [x26]
-	WORD $0x8b080351 // add x17, x26, x8
-	WORD $0x4dd8ca67 // ld1r { v7.4s }, [x19], x24
-	WORD $0x0dd8caa8 // ld1r { v8.2s }, [x21], x24
-	WORD $0x6e24dce4 // fmul v4.4s, v7.4s, v4.4s
-	WORD $0x0f10a505 // sshll v5.4s, v8.4h, #0x0
-	WORD $0x4ea5bca5 // addp v5.4s, v5.4s, v5.4s
-	WORD $0x4e2acc86 // fmla v6.4s, v4.4s, v10.4s
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x6e25dce4 // fmul v4.4s, v7.4s, v5.4s
-	WORD $0x4e831847 // uzp1 v7.4s, v2.4s, v3.4s
-	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
-	WORD $0x4e2bcc86 // fmla v6.4s, v4.4s, v11.4s
-	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x3d800346 // str q6, [x26]
-	WORD $0x3dc00224 // ldr q4, [x17]
-	WORD $0x8b08023a // add x26, x17, x8
-	WORD $0x4dd8ca65 // ld1r { v5.4s }, [x19], x24
-	WORD $0x0dd8caa6 // ld1r { v6.2s }, [x21], x24
-	WORD $0x6e27dca7 // fmul v7.4s, v5.4s, v7.4s
-	WORD $0x0f10a4c6 // sshll v6.4s, v6.4h, #0x0
-	WORD $0x4ea6bcc6 // addp v6.4s, v6.4s, v6.4s
-	WORD $0x4e2acce4 // fmla v4.4s, v7.4s, v10.4s
+	WORD $0x0d40ca6a // ld1r { v10.2s }, [x19]
+	WORD $0xaa0903f3 // mov x19, x9
+	WORD $0xfc6f7acb // ldr d11, [x22, x15, lsl #3]
+	WORD $0x0d40caac // ld1r { v12.2s }, [x21]
+	WORD $0xfc6f79ae // ldr d14, [x13, x15, lsl #3]
+	WORD $0x0e21796b // fcvtl v11.4s, v11.4h
+	WORD $0xaa0a03f5 // mov x21, x10
+	WORD $0x910005ef // add x15, x15, #0x1
+	WORD $0x2f08a54a // ushll v10.8h, v10.8b, #0x0
+	WORD $0x0e2179ce // fcvtl v14.4s, v14.4h
+	WORD $0x2f08a58c // ushll v12.8h, v12.8b, #0x0
+	WORD $0xbd40026f // ldr s15, [x19]
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0xf10011ff // cmp x15, #0x4
+	WORD $0x2f10a54a // ushll v10.4s, v10.4h, #0x0
+	WORD $0x4f8f91ad // fmul v13.4s, v13.4s, v15.s[0]
+	WORD $0x2f10a58c // ushll v12.4s, v12.4h, #0x0
+	WORD $0x6e21d94a // ucvtf v10.4s, v10.4s
+	WORD $0x6e2add6a // fmul v10.4s, v11.4s, v10.4s
+	WORD $0x6e21d98b // ucvtf v11.4s, v12.4s
+	WORD $0x6ea0f9cc // fneg v12.4s, v14.4s
+	WORD $0x3dc0022e // ldr q14, [x17]
+	WORD $0x6e2bdd8b // fmul v11.4s, v12.4s, v11.4s
+	WORD $0x4e2acdae // fmla v14.4s, v13.4s, v10.4s
+	WORD $0xbd4002ac // ldr s12, [x21]
+	WORD $0x8b1802b5 // add x21, x21, x24
+	WORD $0x4f8c116e // fmla v14.4s, v11.4s, v12.s[0]
+	WORD $0x3d80022e // str q14, [x17]
+	WORD $0xbd400269 // ldr s9, [x19]
+	WORD $0x8b1802b1 // add x17, x21, x24
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4f899108 // fmul v8.4s, v8.4s, v9.s[0]
+	WORD $0x3dc00349 // ldr q9, [x26]
+	WORD $0x4e2acd09 // fmla v9.4s, v8.4s, v10.4s
+	WORD $0xbd4002a8 // ldr s8, [x21]
+	WORD $0x8b080355 // add x21, x26, x8
+	WORD $0x4f881169 // fmla v9.4s, v11.4s, v8.s[0]
+	WORD $0x4e8718c8 // uzp1 v8.4s, v6.4s, v7.4s
+	WORD $0x4e8758c6 // uzp2 v6.4s, v6.4s, v7.4s
+	WORD $0x3d800349 // str q9, [x26]
+	WORD $0xbd400269 // ldr s9, [x19]
+	WORD $0x8b0802ba // add x26, x21, x8
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
 	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	WORD $0x4e2bcca4 // fmla v4.4s, v5.4s, v11.4s
-	WORD $0x3d800224 // str q4, [x17]
-	WORD $0x3dc00344 // ldr q4, [x26]
+	WORD $0x4f899108 // fmul v8.4s, v8.4s, v9.s[0]
+	WORD $0x3dc002a9 // ldr q9, [x21]
+	WORD $0x4e2acd09 // fmla v9.4s, v8.4s, v10.4s
+	WORD $0xbd400228 // ldr s8, [x17]
+	WORD $0x8b180231 // add x17, x17, x24
+	WORD $0x4f881169 // fmla v9.4s, v11.4s, v8.s[0]
+	WORD $0x3d8002a9 // str q9, [x21]
+	WORD $0xbd400267 // ldr s7, [x19]
+	WORD $0x8b080355 // add x21, x26, x8
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4f8790c6 // fmul v6.4s, v6.4s, v7.s[0]
+	WORD $0x3dc00347 // ldr q7, [x26]
+	WORD $0x4e2accc7 // fmla v7.4s, v6.4s, v10.4s
+	WORD $0xbd400226 // ldr s6, [x17]
+	WORD $0x8b180231 // add x17, x17, x24
+	WORD $0x4f861167 // fmla v7.4s, v11.4s, v6.s[0]
+	WORD $0x4e851886 // uzp1 v6.4s, v4.4s, v5.4s
+	WORD $0x4e855884 // uzp2 v4.4s, v4.4s, v5.4s
+	WORD $0x3d800347 // str q7, [x26]
+	WORD $0xbd400267 // ldr s7, [x19]
+	WORD $0x8b0802ba // add x26, x21, x8
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4f8790c6 // fmul v6.4s, v6.4s, v7.s[0]
+	WORD $0x3dc002a7 // ldr q7, [x21]
+	WORD $0x4e2accc7 // fmla v7.4s, v6.4s, v10.4s
+	WORD $0xbd400226 // ldr s6, [x17]
+	WORD $0x8b180231 // add x17, x17, x24
+	WORD $0x4f861167 // fmla v7.4s, v11.4s, v6.s[0]
+	WORD $0x3d8002a7 // str q7, [x21]
+	WORD $0xbd400265 // ldr s5, [x19]
+	WORD $0x8b080355 // add x21, x26, x8
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4f859084 // fmul v4.4s, v4.4s, v5.s[0]
+	WORD $0x3dc00345 // ldr q5, [x26]
+	WORD $0x4e2acc85 // fmla v5.4s, v4.4s, v10.4s
+	WORD $0xbd400224 // ldr s4, [x17]
+	WORD $0x8b180231 // add x17, x17, x24
+	WORD $0x4f841165 // fmla v5.4s, v11.4s, v4.s[0]
+	WORD $0x4e831844 // uzp1 v4.4s, v2.4s, v3.4s
+	WORD $0x4e835842 // uzp2 v2.4s, v2.4s, v3.4s
+	WORD $0x3d800345 // str q5, [x26]
+	WORD $0xbd400265 // ldr s5, [x19]
+	WORD $0x8b0802ba // add x26, x21, x8
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x4f859084 // fmul v4.4s, v4.4s, v5.s[0]
+	WORD $0x3dc002a5 // ldr q5, [x21]
+	WORD $0x4e2acc85 // fmla v5.4s, v4.4s, v10.4s
+	WORD $0xbd400224 // ldr s4, [x17]
+	WORD $0x8b180231 // add x17, x17, x24
+	WORD $0x4f841165 // fmla v5.4s, v11.4s, v4.s[0]
+	WORD $0x3d8002a5 // str q5, [x21]
+	WORD $0xbd400263 // ldr s3, [x19]
+	WORD $0x8b180273 // add x19, x19, x24
+	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
+	WORD $0x3dc00343 // ldr q3, [x26]
+	WORD $0x4e2acc43 // fmla v3.4s, v2.4s, v10.4s
+	WORD $0xbd400222 // ldr s2, [x17]
+	WORD $0x8b180231 // add x17, x17, x24
 	WORD $0x8b080351 // add x17, x26, x8
-	WORD $0x4dd8ca65 // ld1r { v5.4s }, [x19], x24
-	WORD $0x0dd8caa6 // ld1r { v6.2s }, [x21], x24
-	WORD $0x6e22dca2 // fmul v2.4s, v5.4s, v2.4s
-	WORD $0x0f10a4c3 // sshll v3.4s, v6.4h, #0x0
-	WORD $0x4ea3bc63 // addp v3.4s, v3.4s, v3.4s
-	WORD $0x4e2acc44 // fmla v4.4s, v2.4s, v10.4s
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x6e23dca2 // fmul v2.4s, v5.4s, v3.4s
-	WORD $0x4e2bcc44 // fmla v4.4s, v2.4s, v11.4s
-	WORD $0x3d800344 // str q4, [x26]
-	WORD $0x54ffd981 // b.ne l2
+	WORD $0x4f821163 // fmla v3.4s, v11.4s, v2.s[0]
+	WORD $0x3d800343 // str q3, [x26]
+	WORD $0x54ffdb81 // b.ne l2
 	WORD $0x1100056b // add w11, w11, #0x1
 	WORD $0x9100818c // add x12, x12, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x7100217f // cmp w11, #0x8
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100114a // add x10, x10, #0x4
-	WORD $0x54ffd841 // b.ne l1
+	WORD $0x54ffda41 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x912d02d6 // add x22, x22, #0xb40
-	WORD $0x54ffd76c // b.gt l0
+	WORD $0x54ffd96c // b.gt l0
 
 l3:
 	RET

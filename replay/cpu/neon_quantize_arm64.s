@@ -124,3 +124,30 @@ l0:
 
 l1:
 	RET
+
+// func sumBlocksNEON(s *float32, q *int8, d *float32, n int)
+TEXT ·sumBlocksNEON(SB), NOSPLIT, $0-32
+	MOVD s+0(FP), R20
+	MOVD q+8(FP), R21
+	MOVD d+16(FP), R22
+	MOVD n+24(FP), R23
+	WORD $0xf10006ff // cmp x23, #0x1
+	WORD $0x540001cb // b.lt l1
+
+l0:
+	WORD $0xacc102a1 // ldp q1, q0, [x21], #0x20
+	WORD $0xf10006f7 // subs x23, x23, #0x1
+	WORD $0x4e303800 // saddlv h0, v0.16b
+	WORD $0x4e303821 // saddlv h1, v1.16b
+	WORD $0x0e022c08 // smov w8, v0.h[0]
+	WORD $0x0e022c29 // smov w9, v1.h[0]
+	WORD $0xbc4046c1 // ldr s1, [x22], #0x4
+	WORD $0x13003d08 // sxth w8, w8
+	WORD $0x0b29a108 // add w8, w8, w9, sxth
+	WORD $0x1e220100 // scvtf s0, w8
+	WORD $0x1e200820 // fmul s0, s1, s0
+	WORD $0xbc004680 // str s0, [x20], #0x4
+	WORD $0x54fffe88 // b.hi l0
+
+l1:
+	RET

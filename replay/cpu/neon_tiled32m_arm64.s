@@ -14,7 +14,7 @@ TEXT ·tiledQ4_1x1NEON(SB), NOSPLIT, $0-48
 	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x5400070b // b.lt l2
+	WORD $0x5400068b // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x8b1902e8 // add x8, x23, x25
 	WORD $0x8b590d09 // add x9, x8, x25, lsr #3
@@ -42,38 +42,34 @@ l1:
 	WORD $0x4f84e862 // sdot v2.4s, v3.16b, v4.4b[2]
 	WORD $0x4e201d03 // and v3.16b, v8.16b, v0.16b
 	WORD $0x4fa4e862 // sdot v2.4s, v3.16b, v4.4b[3]
-	WORD $0x0d40c923 // ld1r { v3.2s }, [x9]
-	WORD $0xfc6a7964 // ldr d4, [x11, x10, lsl #3]
-	WORD $0x0f10a463 // sshll v3.4s, v3.4h, #0x0
+	WORD $0xfc6a7963 // ldr d3, [x11, x10, lsl #3]
+	WORD $0x3ced6a84 // ldr q4, [x20, x13]
 	WORD $0x4f86e022 // sdot v2.4s, v1.16b, v6.4b[0]
 	WORD $0x6f0c04a1 // ushr v1.16b, v5.16b, #0x4
-	WORD $0xfc6a7985 // ldr d5, [x12, x10, lsl #3]
-	WORD $0x9100054a // add x10, x10, #0x1
-	WORD $0x4ea3bc63 // addp v3.4s, v3.4s, v3.4s
-	WORD $0x0e2178a5 // fcvtl v5.4s, v5.4h
-	WORD $0xf100115f // cmp x10, #0x4
 	WORD $0x4fa6e022 // sdot v2.4s, v1.16b, v6.4b[1]
 	WORD $0x6f0c04e1 // ushr v1.16b, v7.16b, #0x4
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
 	WORD $0x4f86e822 // sdot v2.4s, v1.16b, v6.4b[2]
 	WORD $0x6f0c0501 // ushr v1.16b, v8.16b, #0x4
 	WORD $0x4fa6e822 // sdot v2.4s, v1.16b, v6.4b[3]
-	WORD $0x0e217881 // fcvtl v1.4s, v4.4h
-	WORD $0xbd400104 // ldr s4, [x8]
-	WORD $0x3ced6a86 // ldr q6, [x20, x13]
-	WORD $0x4f849021 // fmul v1.4s, v1.4s, v4.s[0]
+	WORD $0x0e217861 // fcvtl v1.4s, v3.4h
+	WORD $0xbd400103 // ldr s3, [x8]
+	WORD $0x4f839021 // fmul v1.4s, v1.4s, v3.s[0]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4e21cc46 // fmla v6.4s, v2.4s, v1.4s
-	WORD $0x4f849061 // fmul v1.4s, v3.4s, v4.s[0]
-	WORD $0x4e25cc26 // fmla v6.4s, v1.4s, v5.4s
-	WORD $0x3cad6a86 // str q6, [x20, x13]
-	WORD $0x54fffac1 // b.ne l1
+	WORD $0xfc6a7983 // ldr d3, [x12, x10, lsl #3]
+	WORD $0x9100054a // add x10, x10, #0x1
+	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
+	WORD $0xf100115f // cmp x10, #0x4
+	WORD $0x4e21cc44 // fmla v4.4s, v2.4s, v1.4s
+	WORD $0xbd400121 // ldr s1, [x9]
+	WORD $0x4f811064 // fmla v4.4s, v3.4s, v1.s[0]
+	WORD $0x3cad6a84 // str q4, [x20, x13]
+	WORD $0x54fffb41 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x91001108 // add x8, x8, #0x4
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x910502d6 // add x22, x22, #0x140
-	WORD $0x54fff9ac // b.gt l0
+	WORD $0x54fffa2c // b.gt l0
 
 l2:
 	RET
@@ -100,7 +96,7 @@ TEXT ·tiledQ4_1x4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b080129 // add x9, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400116b // b.lt l2
+	WORD $0x54000eeb // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x8b1902e9 // add x9, x23, x25
 	WORD $0xd37ffb0a // lsl x10, x24, #1
@@ -119,130 +115,110 @@ l0:
 
 l1:
 	WORD $0xd37cedb5 // lsl x21, x13, #4
-	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
-	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
-	WORD $0xad4046e6 // ldp q6, q17, [x23]
-	WORD $0x3cf86af2 // ldr q18, [x23, x24]
+	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
+	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
+	WORD $0xad402ee7 // ldp q7, q11, [x23]
+	WORD $0x3cf86aed // ldr q13, [x23, x24]
 	WORD $0x8b1502da // add x26, x22, x21
+	WORD $0xfc6d79ce // ldr d14, [x14, x13, lsl #3]
+	WORD $0xbd40012f // ldr s15, [x9]
+	WORD $0x3dc00343 // ldr q3, [x26]
+	WORD $0x3dc01348 // ldr q8, [x26, #0x40]
+	WORD $0x3dc0234a // ldr q10, [x26, #0x80]
+	WORD $0x3dc0334c // ldr q12, [x26, #0xc0]
 	WORD $0x8b150295 // add x21, x20, x21
-	WORD $0xaa0b03e0 // mov x0, x11
-	WORD $0x3dc00342 // ldr q2, [x26]
-	WORD $0x3dc01347 // ldr q7, [x26, #0x40]
-	WORD $0x3dc0234d // ldr q13, [x26, #0x80]
-	WORD $0x3dc0334e // ldr q14, [x26, #0xc0]
-	WORD $0xaa0903fa // mov x26, x9
-	WORD $0x3cea6aeb // ldr q11, [x23, x10]
-	WORD $0x4e201c41 // and v1.16b, v2.16b, v0.16b
-	WORD $0x4e201ce5 // and v5.16b, v7.16b, v0.16b
-	WORD $0x4e201da4 // and v4.16b, v13.16b, v0.16b
-	WORD $0x4e201dc3 // and v3.16b, v14.16b, v0.16b
-	WORD $0x6f0c0442 // ushr v2.16b, v2.16b, #0x4
-	WORD $0x6f0c04e7 // ushr v7.16b, v7.16b, #0x4
-	WORD $0x6f0c05ad // ushr v13.16b, v13.16b, #0x4
-	WORD $0x3cec6ae9 // ldr q9, [x23, x12]
-	WORD $0x3cf86a10 // ldr q16, [x16, x24]
-	WORD $0x4f86e028 // sdot v8.4s, v1.16b, v6.4b[0]
-	WORD $0x4f92e02c // sdot v12.4s, v1.16b, v18.4b[0]
-	WORD $0x3cea6a0a // ldr q10, [x16, x10]
-	WORD $0xfc6d79cf // ldr d15, [x14, x13, lsl #3]
-	WORD $0xfc6d79f3 // ldr d19, [x15, x13, lsl #3]
-	WORD $0x3dc002b4 // ldr q20, [x21]
-	WORD $0x6f0c05ce // ushr v14.16b, v14.16b, #0x4
-	WORD $0x910005ad // add x13, x13, #0x1
-	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
-	WORD $0xf10011bf // cmp x13, #0x4
-	WORD $0x4fa6e0a8 // sdot v8.4s, v5.16b, v6.4b[1]
-	WORD $0x4fb2e0ac // sdot v12.4s, v5.16b, v18.4b[1]
-	WORD $0x4f86e888 // sdot v8.4s, v4.16b, v6.4b[2]
-	WORD $0x4f92e88c // sdot v12.4s, v4.16b, v18.4b[2]
-	WORD $0x4fa6e868 // sdot v8.4s, v3.16b, v6.4b[3]
-	WORD $0x3cec6a06 // ldr q6, [x16, x12]
-	WORD $0x4fb2e86c // sdot v12.4s, v3.16b, v18.4b[3]
-	WORD $0x4dd8cb55 // ld1r { v21.4s }, [x26], x24
-	WORD $0x0dd8c816 // ld1r { v22.2s }, [x0], x24
-	WORD $0x4f91e048 // sdot v8.4s, v2.16b, v17.4b[0]
-	WORD $0x4f90e04c // sdot v12.4s, v2.16b, v16.4b[0]
-	WORD $0x0f10a6d6 // sshll v22.4s, v22.4h, #0x0
-	WORD $0x4fb1e0e8 // sdot v8.4s, v7.16b, v17.4b[1]
-	WORD $0x4fb0e0ec // sdot v12.4s, v7.16b, v16.4b[1]
-	WORD $0x4f91e9a8 // sdot v8.4s, v13.16b, v17.4b[2]
-	WORD $0x4f90e9ac // sdot v12.4s, v13.16b, v16.4b[2]
-	WORD $0x4fb1e9c8 // sdot v8.4s, v14.16b, v17.4b[3]
-	WORD $0x4eb6bed1 // addp v17.4s, v22.4s, v22.4s
-	WORD $0x6e35ddf6 // fmul v22.4s, v15.4s, v21.4s
-	WORD $0x4fb0e9cc // sdot v12.4s, v14.16b, v16.4b[3]
-	WORD $0x4e21da31 // scvtf v17.4s, v17.4s
-	WORD $0x4e21d917 // scvtf v23.4s, v8.4s
-	WORD $0x0e217a68 // fcvtl v8.4s, v19.4h
-	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
-	WORD $0x6e31deb1 // fmul v17.4s, v21.4s, v17.4s
-	WORD $0x4e36cef4 // fmla v20.4s, v23.4s, v22.4s
-	WORD $0x4e28ce34 // fmla v20.4s, v17.4s, v8.4s
-	WORD $0x6f00e411 // movi v17.2d, #0000000000000000
-	WORD $0x3d8002b4 // str q20, [x21]
-	WORD $0x4f8be031 // sdot v17.4s, v1.16b, v11.4b[0]
-	WORD $0x8b0802b5 // add x21, x21, x8
-	WORD $0x0d40c812 // ld1r { v18.2s }, [x0]
-	WORD $0x3dc002b4 // ldr q20, [x21]
-	WORD $0xaa1103e0 // mov x0, x17
-	WORD $0x0f10a652 // sshll v18.4s, v18.4h, #0x0
-	WORD $0x4fabe0b1 // sdot v17.4s, v5.16b, v11.4b[1]
-	WORD $0x4eb2be50 // addp v16.4s, v18.4s, v18.4s
-	WORD $0xbd400352 // ldr s18, [x26]
-	WORD $0xaa1303fa // mov x26, x19
-	WORD $0x4f8be891 // sdot v17.4s, v4.16b, v11.4b[2]
-	WORD $0x4f9291f3 // fmul v19.4s, v15.4s, v18.s[0]
-	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
-	WORD $0x4fabe871 // sdot v17.4s, v3.16b, v11.4b[3]
-	WORD $0x4e33cd94 // fmla v20.4s, v12.4s, v19.4s
+	WORD $0x4e201c61 // and v1.16b, v3.16b, v0.16b
+	WORD $0x4e201d06 // and v6.16b, v8.16b, v0.16b
+	WORD $0x4e201d45 // and v5.16b, v10.16b, v0.16b
+	WORD $0x4e201d84 // and v4.16b, v12.16b, v0.16b
+	WORD $0x6f0c0463 // ushr v3.16b, v3.16b, #0x4
+	WORD $0x3dc002b1 // ldr q17, [x21]
+	WORD $0x4f87e022 // sdot v2.4s, v1.16b, v7.4b[0]
+	WORD $0x4f8de029 // sdot v9.4s, v1.16b, v13.4b[0]
+	WORD $0x4fa7e0c2 // sdot v2.4s, v6.16b, v7.4b[1]
+	WORD $0x4fade0c9 // sdot v9.4s, v6.16b, v13.4b[1]
+	WORD $0x4f87e8a2 // sdot v2.4s, v5.16b, v7.4b[2]
+	WORD $0x4f8de8a9 // sdot v9.4s, v5.16b, v13.4b[2]
+	WORD $0x4fa7e882 // sdot v2.4s, v4.16b, v7.4b[3]
+	WORD $0x6f0c0507 // ushr v7.16b, v8.16b, #0x4
+	WORD $0x6f0c0548 // ushr v8.16b, v10.16b, #0x4
+	WORD $0x6f0c058a // ushr v10.16b, v12.16b, #0x4
 	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
-	WORD $0x4f92920b // fmul v11.4s, v16.4s, v18.s[0]
-	WORD $0x4f8ae051 // sdot v17.4s, v2.16b, v10.4b[0]
-	WORD $0x4f89e02c // sdot v12.4s, v1.16b, v9.4b[0]
-	WORD $0x4e28cd74 // fmla v20.4s, v11.4s, v8.4s
-	WORD $0x4faae0f1 // sdot v17.4s, v7.16b, v10.4b[1]
-	WORD $0x4fa9e0ac // sdot v12.4s, v5.16b, v9.4b[1]
-	WORD $0x3d8002b4 // str q20, [x21]
+	WORD $0x4fade889 // sdot v9.4s, v4.16b, v13.4b[3]
+	WORD $0x3cea6aed // ldr q13, [x23, x10]
+	WORD $0x4f8be062 // sdot v2.4s, v3.16b, v11.4b[0]
+	WORD $0x4f8de02c // sdot v12.4s, v1.16b, v13.4b[0]
+	WORD $0x4fabe0e2 // sdot v2.4s, v7.16b, v11.4b[1]
+	WORD $0x4fade0cc // sdot v12.4s, v6.16b, v13.4b[1]
+	WORD $0x4f8be902 // sdot v2.4s, v8.16b, v11.4b[2]
+	WORD $0x4f8de8ac // sdot v12.4s, v5.16b, v13.4b[2]
+	WORD $0x4fabe942 // sdot v2.4s, v10.16b, v11.4b[3]
+	WORD $0x0e2179cb // fcvtl v11.4s, v14.4h
+	WORD $0x3cf86a0e // ldr q14, [x16, x24]
+	WORD $0x4fade88c // sdot v12.4s, v4.16b, v13.4b[3]
+	WORD $0x3cec6aed // ldr q13, [x23, x12]
+	WORD $0x4f8ee069 // sdot v9.4s, v3.16b, v14.4b[0]
+	WORD $0x4f8f916f // fmul v15.4s, v11.4s, v15.s[0]
+	WORD $0x4e21d850 // scvtf v16.4s, v2.4s
+	WORD $0xfc6d79e2 // ldr d2, [x15, x13, lsl #3]
+	WORD $0x910005ad // add x13, x13, #0x1
+	WORD $0x4faee0e9 // sdot v9.4s, v7.16b, v14.4b[1]
+	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
+	WORD $0xf10011bf // cmp x13, #0x4
+	WORD $0x4e2fce11 // fmla v17.4s, v16.4s, v15.4s
+	WORD $0xbd40016f // ldr s15, [x11]
+	WORD $0x3cec6a10 // ldr q16, [x16, x12]
+	WORD $0x4f8ee909 // sdot v9.4s, v8.16b, v14.4b[2]
+	WORD $0x4f8f1051 // fmla v17.4s, v2.4s, v15.s[0]
+	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
+	WORD $0x4faee949 // sdot v9.4s, v10.16b, v14.4b[3]
+	WORD $0x3cea6a0e // ldr q14, [x16, x10]
+	WORD $0x3d8002b1 // str q17, [x21]
+	WORD $0x4f8de02f // sdot v15.4s, v1.16b, v13.4b[0]
+	WORD $0x4f8ee06c // sdot v12.4s, v3.16b, v14.4b[0]
+	WORD $0xbc786921 // ldr s1, [x9, x24]
 	WORD $0x8b0802b5 // add x21, x21, x8
-	WORD $0x3dc002a1 // ldr q1, [x21]
-	WORD $0x4dd8cb4b // ld1r { v11.4s }, [x26], x24
-	WORD $0x0dd8c810 // ld1r { v16.2s }, [x0], x24
-	WORD $0x4f8ae9b1 // sdot v17.4s, v13.16b, v10.4b[2]
-	WORD $0x4f89e88c // sdot v12.4s, v4.16b, v9.4b[2]
-	WORD $0x6e2bdde4 // fmul v4.4s, v15.4s, v11.4s
-	WORD $0x0f10a605 // sshll v5.4s, v16.4h, #0x0
-	WORD $0x4faae9d1 // sdot v17.4s, v14.16b, v10.4b[3]
-	WORD $0x4fa9e86c // sdot v12.4s, v3.16b, v9.4b[3]
-	WORD $0x4ea5bca5 // addp v5.4s, v5.4s, v5.4s
-	WORD $0x4e21da2a // scvtf v10.4s, v17.4s
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x4f86e04c // sdot v12.4s, v2.16b, v6.4b[0]
-	WORD $0x4e24cd41 // fmla v1.4s, v10.4s, v4.4s
-	WORD $0x6e25dd63 // fmul v3.4s, v11.4s, v5.4s
-	WORD $0x4fa6e0ec // sdot v12.4s, v7.16b, v6.4b[1]
-	WORD $0x4e28cc61 // fmla v1.4s, v3.4s, v8.4s
-	WORD $0x4f86e9ac // sdot v12.4s, v13.16b, v6.4b[2]
-	WORD $0x3d8002a1 // str q1, [x21]
-	WORD $0x4fa6e9cc // sdot v12.4s, v14.16b, v6.4b[3]
-	WORD $0x0d40c801 // ld1r { v1.2s }, [x0]
-	WORD $0xbd400342 // ldr s2, [x26]
-	WORD $0x3ce86aa5 // ldr q5, [x21, x8]
-	WORD $0x4f8291e3 // fmul v3.4s, v15.4s, v2.s[0]
-	WORD $0x0f10a421 // sshll v1.4s, v1.4h, #0x0
-	WORD $0x4e21d984 // scvtf v4.4s, v12.4s
-	WORD $0x4ea1bc21 // addp v1.4s, v1.4s, v1.4s
-	WORD $0x4e23cc85 // fmla v5.4s, v4.4s, v3.4s
-	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
-	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
-	WORD $0x4e28cc25 // fmla v5.4s, v1.4s, v8.4s
-	WORD $0x3ca86aa5 // str q5, [x21, x8]
-	WORD $0x54fff141 // b.ne l1
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x4fade0cf // sdot v15.4s, v6.16b, v13.4b[1]
+	WORD $0x3dc002a6 // ldr q6, [x21]
+	WORD $0x4faee0ec // sdot v12.4s, v7.16b, v14.4b[1]
+	WORD $0x4e21cd26 // fmla v6.4s, v9.4s, v1.4s
+	WORD $0xbc786961 // ldr s1, [x11, x24]
+	WORD $0x4f8de8af // sdot v15.4s, v5.16b, v13.4b[2]
+	WORD $0x4f8ee90c // sdot v12.4s, v8.16b, v14.4b[2]
+	WORD $0x4f811046 // fmla v6.4s, v2.4s, v1.s[0]
+	WORD $0x4fade88f // sdot v15.4s, v4.16b, v13.4b[3]
+	WORD $0x4faee94c // sdot v12.4s, v10.16b, v14.4b[3]
+	WORD $0x3d8002a6 // str q6, [x21]
+	WORD $0x8b0802b5 // add x21, x21, x8
+	WORD $0xbd400261 // ldr s1, [x19]
+	WORD $0x4f90e06f // sdot v15.4s, v3.16b, v16.4b[0]
+	WORD $0x4e21d983 // scvtf v3.4s, v12.4s
+	WORD $0x3dc002a4 // ldr q4, [x21]
+	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x4fb0e0ef // sdot v15.4s, v7.16b, v16.4b[1]
+	WORD $0x4e21cc64 // fmla v4.4s, v3.4s, v1.4s
+	WORD $0xbd400221 // ldr s1, [x17]
+	WORD $0x4f90e90f // sdot v15.4s, v8.16b, v16.4b[2]
+	WORD $0x4f811044 // fmla v4.4s, v2.4s, v1.s[0]
+	WORD $0x4fb0e94f // sdot v15.4s, v10.16b, v16.4b[3]
+	WORD $0x3d8002a4 // str q4, [x21]
+	WORD $0xbc786a61 // ldr s1, [x19, x24]
+	WORD $0x3ce86aa4 // ldr q4, [x21, x8]
+	WORD $0x4e21d9e3 // scvtf v3.4s, v15.4s
+	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x4e21cc64 // fmla v4.4s, v3.4s, v1.4s
+	WORD $0xbc786a21 // ldr s1, [x17, x24]
+	WORD $0x4f811044 // fmla v4.4s, v2.4s, v1.s[0]
+	WORD $0x3ca86aa4 // str q4, [x21, x8]
+	WORD $0x54fff3c1 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100116b // add x11, x11, #0x4
 	WORD $0x910502d6 // add x22, x22, #0x140
-	WORD $0x54ffef8c // b.gt l0
+	WORD $0x54fff20c // b.gt l0
 
 l2:
 	RET
@@ -259,7 +235,7 @@ TEXT ·tiledQ5_1x1NEON(SB), NOSPLIT, $0-48
 	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x540009ab // b.lt l2
+	WORD $0x5400092b // b.lt l2
 	WORD $0x4f00e600 // movi v0.16b, #0x10
 	WORD $0x4f00e5e1 // movi v1.16b, #0xf
 	WORD $0x8b1902e8 // add x8, x23, x25
@@ -312,34 +288,30 @@ l1:
 	WORD $0x4e201c63 // and v3.16b, v3.16b, v0.16b
 	WORD $0x6f0c14a7 // usra v7.16b, v5.16b, #0x4
 	WORD $0x6f0c14c3 // usra v3.16b, v6.16b, #0x4
-	WORD $0xfc6a7965 // ldr d5, [x11, x10, lsl #3]
+	WORD $0x3ced6a85 // ldr q5, [x20, x13]
 	WORD $0x4fabe082 // sdot v2.4s, v4.16b, v11.4b[1]
-	WORD $0x0d40c924 // ld1r { v4.2s }, [x9]
-	WORD $0xfc6a7986 // ldr d6, [x12, x10, lsl #3]
-	WORD $0x9100054a // add x10, x10, #0x1
-	WORD $0x0e2178c6 // fcvtl v6.4s, v6.4h
-	WORD $0xf100115f // cmp x10, #0x4
-	WORD $0x0f10a484 // sshll v4.4s, v4.4h, #0x0
+	WORD $0xfc6a7964 // ldr d4, [x11, x10, lsl #3]
 	WORD $0x4f8be8e2 // sdot v2.4s, v7.16b, v11.4b[2]
-	WORD $0x3ced6a87 // ldr q7, [x20, x13]
-	WORD $0x4ea4bc84 // addp v4.4s, v4.4s, v4.4s
 	WORD $0x4fabe862 // sdot v2.4s, v3.16b, v11.4b[3]
-	WORD $0x0e2178a3 // fcvtl v3.4s, v5.4h
-	WORD $0xbd400105 // ldr s5, [x8]
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x4f859063 // fmul v3.4s, v3.4s, v5.s[0]
+	WORD $0x0e217883 // fcvtl v3.4s, v4.4h
+	WORD $0xbd400104 // ldr s4, [x8]
+	WORD $0x4f849063 // fmul v3.4s, v3.4s, v4.s[0]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4e23cc47 // fmla v7.4s, v2.4s, v3.4s
-	WORD $0x4f859082 // fmul v2.4s, v4.4s, v5.s[0]
-	WORD $0x4e26cc47 // fmla v7.4s, v2.4s, v6.4s
-	WORD $0x3cad6a87 // str q7, [x20, x13]
-	WORD $0x54fff841 // b.ne l1
+	WORD $0xfc6a7984 // ldr d4, [x12, x10, lsl #3]
+	WORD $0x9100054a // add x10, x10, #0x1
+	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
+	WORD $0xf100115f // cmp x10, #0x4
+	WORD $0x4e23cc45 // fmla v5.4s, v2.4s, v3.4s
+	WORD $0xbd400122 // ldr s2, [x9]
+	WORD $0x4f821085 // fmla v5.4s, v4.4s, v2.s[0]
+	WORD $0x3cad6a85 // str q5, [x20, x13]
+	WORD $0x54fff8c1 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x91001108 // add x8, x8, #0x4
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x910602d6 // add x22, x22, #0x180
-	WORD $0x54fff72c // b.gt l0
+	WORD $0x54fff7ac // b.gt l0
 
 l2:
 	RET
@@ -366,7 +338,7 @@ TEXT ·tiledQ5_1x4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b080129 // add x9, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400140b // b.lt l2
+	WORD $0x5400118b // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
 	WORD $0x8b1902e9 // add x9, x23, x25
@@ -386,150 +358,130 @@ l0:
 
 l1:
 	WORD $0xd37cedb5 // lsl x21, x13, #4
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x6f00e40e // movi v14.2d, #0000000000000000
-	WORD $0xad403eeb // ldp q11, q15, [x23]
-	WORD $0x3cf86af4 // ldr q20, [x23, x24]
+	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
+	WORD $0x3cf86af1 // ldr q17, [x23, x24]
+	WORD $0xad4032ed // ldp q13, q12, [x23]
 	WORD $0x8b1502da // add x26, x22, x21
 	WORD $0x8b150295 // add x21, x20, x21
-	WORD $0xaa0b03e0 // mov x0, x11
-	WORD $0x3dc04349 // ldr q9, [x26, #0x100]
-	WORD $0x3dc00348 // ldr q8, [x26]
-	WORD $0x3dc0134a // ldr q10, [x26, #0x40]
-	WORD $0x3dc02352 // ldr q18, [x26, #0x80]
-	WORD $0x3dc03351 // ldr q17, [x26, #0xc0]
-	WORD $0xaa0903fa // mov x26, x9
-	WORD $0x4f0c5522 // shl v2.16b, v9.16b, #0x4
-	WORD $0x4e201d03 // and v3.16b, v8.16b, v0.16b
-	WORD $0x4f0b5524 // shl v4.16b, v9.16b, #0x3
-	WORD $0x4f0a5525 // shl v5.16b, v9.16b, #0x2
-	WORD $0x4e298526 // add v6.16b, v9.16b, v9.16b
-	WORD $0x6f0f052c // ushr v12.16b, v9.16b, #0x1
-	WORD $0x6f0e052d // ushr v13.16b, v9.16b, #0x2
-	WORD $0x3cea6af0 // ldr q16, [x23, x10]
-	WORD $0x3cf86a13 // ldr q19, [x16, x24]
+	WORD $0x3dc04344 // ldr q4, [x26, #0x100]
+	WORD $0x3dc00349 // ldr q9, [x26]
+	WORD $0x3dc0134b // ldr q11, [x26, #0x40]
+	WORD $0x3dc0234e // ldr q14, [x26, #0x80]
+	WORD $0x3dc0334f // ldr q15, [x26, #0xc0]
+	WORD $0x3dc002b2 // ldr q18, [x21]
+	WORD $0x4f0c5482 // shl v2.16b, v4.16b, #0x4
+	WORD $0x4e201d25 // and v5.16b, v9.16b, v0.16b
+	WORD $0x4f0b5486 // shl v6.16b, v4.16b, #0x3
+	WORD $0x4f0a5488 // shl v8.16b, v4.16b, #0x2
+	WORD $0x4e24848a // add v10.16b, v4.16b, v4.16b
+	WORD $0x6f0f0490 // ushr v16.16b, v4.16b, #0x1
 	WORD $0x4e211c42 // and v2.16b, v2.16b, v1.16b
-	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
-	WORD $0xfc6d79d5 // ldr d21, [x14, x13, lsl #3]
-	WORD $0x4e211ca5 // and v5.16b, v5.16b, v1.16b
 	WORD $0x4e211cc6 // and v6.16b, v6.16b, v1.16b
-	WORD $0xfc6d79f6 // ldr d22, [x15, x13, lsl #3]
-	WORD $0x4e211dad // and v13.16b, v13.16b, v1.16b
-	WORD $0x3dc002b7 // ldr q23, [x21]
+	WORD $0x4ea51c42 // orr v2.16b, v2.16b, v5.16b
+	WORD $0x4e201d65 // and v5.16b, v11.16b, v0.16b
+	WORD $0x4f8de043 // sdot v3.4s, v2.16b, v13.4b[0]
+	WORD $0x4ea51cc7 // orr v7.16b, v6.16b, v5.16b
+	WORD $0x4e201dc5 // and v5.16b, v14.16b, v0.16b
+	WORD $0x4e211d06 // and v6.16b, v8.16b, v1.16b
+	WORD $0x4fade0e3 // sdot v3.4s, v7.16b, v13.4b[1]
+	WORD $0x4ea51cc8 // orr v8.16b, v6.16b, v5.16b
+	WORD $0x4e201de5 // and v5.16b, v15.16b, v0.16b
+	WORD $0x4e211d46 // and v6.16b, v10.16b, v1.16b
+	WORD $0x6f00e40a // movi v10.2d, #0000000000000000
+	WORD $0x4f8de903 // sdot v3.4s, v8.16b, v13.4b[2]
+	WORD $0x4ea51cc6 // orr v6.16b, v6.16b, v5.16b
+	WORD $0x4e211c85 // and v5.16b, v4.16b, v1.16b
+	WORD $0x4f91e04a // sdot v10.4s, v2.16b, v17.4b[0]
+	WORD $0x6f0c1525 // usra v5.16b, v9.16b, #0x4
+	WORD $0x4e211e09 // and v9.16b, v16.16b, v1.16b
+	WORD $0xbd400130 // ldr s16, [x9]
+	WORD $0x4fade8c3 // sdot v3.4s, v6.16b, v13.4b[3]
+	WORD $0x6f0e048d // ushr v13.16b, v4.16b, #0x2
+	WORD $0x6f0d0484 // ushr v4.16b, v4.16b, #0x3
+	WORD $0x4fb1e0ea // sdot v10.4s, v7.16b, v17.4b[1]
+	WORD $0x6f0c1569 // usra v9.16b, v11.16b, #0x4
+	WORD $0x4e211dab // and v11.16b, v13.16b, v1.16b
+	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
+	WORD $0x6f00e40d // movi v13.2d, #0000000000000000
+	WORD $0x4f8ce0a3 // sdot v3.4s, v5.16b, v12.4b[0]
+	WORD $0x4f91e90a // sdot v10.4s, v8.16b, v17.4b[2]
+	WORD $0x6f0c15cb // usra v11.16b, v14.16b, #0x4
+	WORD $0x6f0c15e4 // usra v4.16b, v15.16b, #0x4
+	WORD $0xfc6d79ce // ldr d14, [x14, x13, lsl #3]
+	WORD $0x3cea6aef // ldr q15, [x23, x10]
+	WORD $0x4face123 // sdot v3.4s, v9.16b, v12.4b[1]
+	WORD $0x4fb1e8ca // sdot v10.4s, v6.16b, v17.4b[3]
+	WORD $0x4f8fe04d // sdot v13.4s, v2.16b, v15.4b[0]
+	WORD $0x4f8ce963 // sdot v3.4s, v11.16b, v12.4b[2]
+	WORD $0x4fafe0ed // sdot v13.4s, v7.16b, v15.4b[1]
+	WORD $0x4face883 // sdot v3.4s, v4.16b, v12.4b[3]
+	WORD $0x0e2179cc // fcvtl v12.4s, v14.4h
+	WORD $0x3cf86a0e // ldr q14, [x16, x24]
+	WORD $0x4f8fe90d // sdot v13.4s, v8.16b, v15.4b[2]
+	WORD $0x4f8ee0aa // sdot v10.4s, v5.16b, v14.4b[0]
+	WORD $0x4f909190 // fmul v16.4s, v12.4s, v16.s[0]
+	WORD $0x4e21d871 // scvtf v17.4s, v3.4s
+	WORD $0xfc6d79e3 // ldr d3, [x15, x13, lsl #3]
+	WORD $0x4fafe8cd // sdot v13.4s, v6.16b, v15.4b[3]
+	WORD $0x3cec6aef // ldr q15, [x23, x12]
 	WORD $0x910005ad // add x13, x13, #0x1
-	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
-	WORD $0x4e201d43 // and v3.16b, v10.16b, v0.16b
+	WORD $0x4faee12a // sdot v10.4s, v9.16b, v14.4b[1]
+	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
 	WORD $0xf10011bf // cmp x13, #0x4
-	WORD $0x6f0c164d // usra v13.16b, v18.16b, #0x4
-	WORD $0x4f8be047 // sdot v7.4s, v2.16b, v11.4b[0]
-	WORD $0x4ea31c83 // orr v3.16b, v4.16b, v3.16b
-	WORD $0x4e201e44 // and v4.16b, v18.16b, v0.16b
-	WORD $0x4f94e04e // sdot v14.4s, v2.16b, v20.4b[0]
-	WORD $0x4ea41ca5 // orr v5.16b, v5.16b, v4.16b
-	WORD $0x4e201e24 // and v4.16b, v17.16b, v0.16b
-	WORD $0x4fabe067 // sdot v7.4s, v3.16b, v11.4b[1]
-	WORD $0x4fb4e06e // sdot v14.4s, v3.16b, v20.4b[1]
-	WORD $0x4ea41cc6 // orr v6.16b, v6.16b, v4.16b
-	WORD $0x4e211d24 // and v4.16b, v9.16b, v1.16b
-	WORD $0x6f0d0529 // ushr v9.16b, v9.16b, #0x3
-	WORD $0x4f8be8a7 // sdot v7.4s, v5.16b, v11.4b[2]
-	WORD $0x6f0c1504 // usra v4.16b, v8.16b, #0x4
-	WORD $0x4e211d88 // and v8.16b, v12.16b, v1.16b
-	WORD $0x4e211d29 // and v9.16b, v9.16b, v1.16b
-	WORD $0x3cea6a0c // ldr q12, [x16, x10]
-	WORD $0x4f94e8ae // sdot v14.4s, v5.16b, v20.4b[2]
-	WORD $0x4fabe8c7 // sdot v7.4s, v6.16b, v11.4b[3]
-	WORD $0x6f0c1548 // usra v8.16b, v10.16b, #0x4
-	WORD $0x3cec6aeb // ldr q11, [x23, x12]
-	WORD $0x3cec6a0a // ldr q10, [x16, x12]
-	WORD $0x4dd8cb58 // ld1r { v24.4s }, [x26], x24
-	WORD $0x0dd8c812 // ld1r { v18.2s }, [x0], x24
-	WORD $0x6f0c1629 // usra v9.16b, v17.16b, #0x4
-	WORD $0x0e217ab1 // fcvtl v17.4s, v21.4h
-	WORD $0x4fb4e8ce // sdot v14.4s, v6.16b, v20.4b[3]
-	WORD $0x4f8fe087 // sdot v7.4s, v4.16b, v15.4b[0]
-	WORD $0x0f10a652 // sshll v18.4s, v18.4h, #0x0
-	WORD $0x4f93e08e // sdot v14.4s, v4.16b, v19.4b[0]
-	WORD $0x4fafe107 // sdot v7.4s, v8.16b, v15.4b[1]
-	WORD $0x4fb3e10e // sdot v14.4s, v8.16b, v19.4b[1]
-	WORD $0x4f8fe9a7 // sdot v7.4s, v13.16b, v15.4b[2]
-	WORD $0x4f93e9ae // sdot v14.4s, v13.16b, v19.4b[2]
-	WORD $0x4fafe927 // sdot v7.4s, v9.16b, v15.4b[3]
-	WORD $0x4eb2be4f // addp v15.4s, v18.4s, v18.4s
-	WORD $0x6e38de32 // fmul v18.4s, v17.4s, v24.4s
-	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
-	WORD $0x4fb3e92e // sdot v14.4s, v9.16b, v19.4b[3]
-	WORD $0x4e21d8f5 // scvtf v21.4s, v7.4s
-	WORD $0x0e217ac7 // fcvtl v7.4s, v22.4h
-	WORD $0x6e2fdf0f // fmul v15.4s, v24.4s, v15.4s
-	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
-	WORD $0x4e32ceb7 // fmla v23.4s, v21.4s, v18.4s
-	WORD $0x4e27cdf7 // fmla v23.4s, v15.4s, v7.4s
-	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
-	WORD $0x3d8002b7 // str q23, [x21]
-	WORD $0x4f90e04f // sdot v15.4s, v2.16b, v16.4b[0]
-	WORD $0x8b0802b5 // add x21, x21, x8
-	WORD $0x0d40c812 // ld1r { v18.2s }, [x0]
-	WORD $0xbd400353 // ldr s19, [x26]
-	WORD $0x3dc002b5 // ldr q21, [x21]
-	WORD $0xaa1303fa // mov x26, x19
-	WORD $0xaa1103e0 // mov x0, x17
-	WORD $0x4f939234 // fmul v20.4s, v17.4s, v19.s[0]
-	WORD $0x0f10a652 // sshll v18.4s, v18.4h, #0x0
-	WORD $0x4fb0e06f // sdot v15.4s, v3.16b, v16.4b[1]
-	WORD $0x4eb2be52 // addp v18.4s, v18.4s, v18.4s
-	WORD $0x4e34cdd5 // fmla v21.4s, v14.4s, v20.4s
-	WORD $0x4f90e8af // sdot v15.4s, v5.16b, v16.4b[2]
-	WORD $0x4e21da52 // scvtf v18.4s, v18.4s
-	WORD $0x4fb0e8cf // sdot v15.4s, v6.16b, v16.4b[3]
+	WORD $0x4e30ce32 // fmla v18.4s, v17.4s, v16.4s
+	WORD $0xbd400170 // ldr s16, [x11]
+	WORD $0x3cec6a11 // ldr q17, [x16, x12]
+	WORD $0x4f8ee96a // sdot v10.4s, v11.16b, v14.4b[2]
+	WORD $0x4f901072 // fmla v18.4s, v3.4s, v16.s[0]
 	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
-	WORD $0x4f93924e // fmul v14.4s, v18.4s, v19.s[0]
-	WORD $0x4f8ce08f // sdot v15.4s, v4.16b, v12.4b[0]
-	WORD $0x4f8be050 // sdot v16.4s, v2.16b, v11.4b[0]
-	WORD $0x4e27cdd5 // fmla v21.4s, v14.4s, v7.4s
-	WORD $0x4face10f // sdot v15.4s, v8.16b, v12.4b[1]
-	WORD $0x4fabe070 // sdot v16.4s, v3.16b, v11.4b[1]
-	WORD $0x3d8002b5 // str q21, [x21]
+	WORD $0x4faee88a // sdot v10.4s, v4.16b, v14.4b[3]
+	WORD $0x3cea6a0e // ldr q14, [x16, x10]
+	WORD $0x3d8002b2 // str q18, [x21]
+	WORD $0x4f8fe050 // sdot v16.4s, v2.16b, v15.4b[0]
+	WORD $0x4f8ee0ad // sdot v13.4s, v5.16b, v14.4b[0]
+	WORD $0xbc786922 // ldr s2, [x9, x24]
 	WORD $0x8b0802b5 // add x21, x21, x8
-	WORD $0x3dc002a2 // ldr q2, [x21]
-	WORD $0x4dd8cb4e // ld1r { v14.4s }, [x26], x24
-	WORD $0x0dd8c812 // ld1r { v18.2s }, [x0], x24
-	WORD $0x4f8ce9af // sdot v15.4s, v13.16b, v12.4b[2]
-	WORD $0x4f8be8b0 // sdot v16.4s, v5.16b, v11.4b[2]
-	WORD $0x6e2ede25 // fmul v5.4s, v17.4s, v14.4s
-	WORD $0x0f10a643 // sshll v3.4s, v18.4h, #0x0
-	WORD $0x4face92f // sdot v15.4s, v9.16b, v12.4b[3]
-	WORD $0x4fabe8d0 // sdot v16.4s, v6.16b, v11.4b[3]
-	WORD $0x4ea3bc63 // addp v3.4s, v3.4s, v3.4s
-	WORD $0x4e21d9ec // scvtf v12.4s, v15.4s
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4f8ae090 // sdot v16.4s, v4.16b, v10.4b[0]
-	WORD $0x4e25cd82 // fmla v2.4s, v12.4s, v5.4s
-	WORD $0x6e23ddc3 // fmul v3.4s, v14.4s, v3.4s
-	WORD $0x4faae110 // sdot v16.4s, v8.16b, v10.4b[1]
-	WORD $0x4e27cc62 // fmla v2.4s, v3.4s, v7.4s
-	WORD $0x4f8ae9b0 // sdot v16.4s, v13.16b, v10.4b[2]
-	WORD $0x3d8002a2 // str q2, [x21]
-	WORD $0x4faae930 // sdot v16.4s, v9.16b, v10.4b[3]
-	WORD $0x0d40c802 // ld1r { v2.2s }, [x0]
-	WORD $0xbd400343 // ldr s3, [x26]
-	WORD $0x3ce86aa6 // ldr q6, [x21, x8]
-	WORD $0x4f839224 // fmul v4.4s, v17.4s, v3.s[0]
-	WORD $0x0f10a442 // sshll v2.4s, v2.4h, #0x0
-	WORD $0x4e21da05 // scvtf v5.4s, v16.4s
-	WORD $0x4ea2bc42 // addp v2.4s, v2.4s, v2.4s
-	WORD $0x4e24cca6 // fmla v6.4s, v5.4s, v4.4s
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
-	WORD $0x4e27cc46 // fmla v6.4s, v2.4s, v7.4s
-	WORD $0x3ca86aa6 // str q6, [x21, x8]
-	WORD $0x54ffeec1 // b.ne l1
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
+	WORD $0x4fafe0f0 // sdot v16.4s, v7.16b, v15.4b[1]
+	WORD $0x3dc002a7 // ldr q7, [x21]
+	WORD $0x4faee12d // sdot v13.4s, v9.16b, v14.4b[1]
+	WORD $0x4e22cd47 // fmla v7.4s, v10.4s, v2.4s
+	WORD $0xbc786962 // ldr s2, [x11, x24]
+	WORD $0x4f8fe910 // sdot v16.4s, v8.16b, v15.4b[2]
+	WORD $0x4f8ee96d // sdot v13.4s, v11.16b, v14.4b[2]
+	WORD $0x4f821067 // fmla v7.4s, v3.4s, v2.s[0]
+	WORD $0x4fafe8d0 // sdot v16.4s, v6.16b, v15.4b[3]
+	WORD $0x4faee88d // sdot v13.4s, v4.16b, v14.4b[3]
+	WORD $0x3d8002a7 // str q7, [x21]
+	WORD $0x8b0802b5 // add x21, x21, x8
+	WORD $0xbd400262 // ldr s2, [x19]
+	WORD $0x4f91e0b0 // sdot v16.4s, v5.16b, v17.4b[0]
+	WORD $0x4e21d9a5 // scvtf v5.4s, v13.4s
+	WORD $0x3dc002a6 // ldr q6, [x21]
+	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
+	WORD $0x4fb1e130 // sdot v16.4s, v9.16b, v17.4b[1]
+	WORD $0x4e22cca6 // fmla v6.4s, v5.4s, v2.4s
+	WORD $0xbd400222 // ldr s2, [x17]
+	WORD $0x4f91e970 // sdot v16.4s, v11.16b, v17.4b[2]
+	WORD $0x4f821066 // fmla v6.4s, v3.4s, v2.s[0]
+	WORD $0x4fb1e890 // sdot v16.4s, v4.16b, v17.4b[3]
+	WORD $0x3d8002a6 // str q6, [x21]
+	WORD $0xbc786a62 // ldr s2, [x19, x24]
+	WORD $0x3ce86aa5 // ldr q5, [x21, x8]
+	WORD $0x4e21da04 // scvtf v4.4s, v16.4s
+	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
+	WORD $0x4e22cc85 // fmla v5.4s, v4.4s, v2.4s
+	WORD $0xbc786a22 // ldr s2, [x17, x24]
+	WORD $0x4f821065 // fmla v5.4s, v3.4s, v2.s[0]
+	WORD $0x3ca86aa5 // str q5, [x21, x8]
+	WORD $0x54fff141 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100116b // add x11, x11, #0x4
 	WORD $0x910602d6 // add x22, x22, #0x180
-	WORD $0x54ffed0c // b.gt l0
+	WORD $0x54ffef8c // b.gt l0
 
 l2:
 	RET

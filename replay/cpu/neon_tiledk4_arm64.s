@@ -14,7 +14,7 @@ TEXT ·tiledQ4_Kx1NEON(SB), NOSPLIT, $0-48
 	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x540009cb // b.lt l3
+	WORD $0x5400094b // b.lt l3
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x8b1902e8 // add x8, x23, x25
 	WORD $0x8b590d09 // add x9, x8, x25, lsr #3
@@ -56,37 +56,33 @@ l2:
 	WORD $0x2f08a484 // ushll v4.8h, v4.8b, #0x0
 	WORD $0x4f86e041 // sdot v1.4s, v2.16b, v6.4b[0]
 	WORD $0x6f0c04a2 // ushr v2.16b, v5.16b, #0x4
-	WORD $0x0d40c925 // ld1r { v5.2s }, [x9]
+	WORD $0xfc6e79a5 // ldr d5, [x13, x14, lsl #3]
+	WORD $0x0e2178a5 // fcvtl v5.4s, v5.4h
 	WORD $0x2f10a484 // ushll v4.4s, v4.4h, #0x0
-	WORD $0x0f10a4a5 // sshll v5.4s, v5.4h, #0x0
 	WORD $0x4fa6e041 // sdot v1.4s, v2.16b, v6.4b[1]
 	WORD $0x6f0c04e2 // ushr v2.16b, v7.16b, #0x4
-	WORD $0xbd400107 // ldr s7, [x8]
-	WORD $0x4ea5bca5 // addp v5.4s, v5.4s, v5.4s
 	WORD $0x4f86e841 // sdot v1.4s, v2.16b, v6.4b[2]
 	WORD $0x6f0c0502 // ushr v2.16b, v8.16b, #0x4
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
 	WORD $0x4fa6e841 // sdot v1.4s, v2.16b, v6.4b[3]
 	WORD $0x2f10a462 // ushll v2.4s, v3.4h, #0x0
 	WORD $0xfc6e7ac3 // ldr d3, [x22, x14, lsl #3]
-	WORD $0xfc6e79a6 // ldr d6, [x13, x14, lsl #3]
+	WORD $0xbd400106 // ldr s6, [x8]
 	WORD $0x910005ce // add x14, x14, #0x1
 	WORD $0x0e217863 // fcvtl v3.4s, v3.4h
 	WORD $0xf10011df // cmp x14, #0x4
 	WORD $0x6e21d842 // ucvtf v2.4s, v2.4s
-	WORD $0x0e2178c6 // fcvtl v6.4s, v6.4h
 	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
 	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
 	WORD $0x6e21d883 // ucvtf v3.4s, v4.4s
-	WORD $0x6ea0f8c4 // fneg v4.4s, v6.4s
-	WORD $0x4f879021 // fmul v1.4s, v1.4s, v7.s[0]
-	WORD $0x3cf06a86 // ldr q6, [x20, x16]
+	WORD $0x6ea0f8a4 // fneg v4.4s, v5.4s
+	WORD $0x4f869021 // fmul v1.4s, v1.4s, v6.s[0]
+	WORD $0x3cf06a85 // ldr q5, [x20, x16]
 	WORD $0x6e23dc83 // fmul v3.4s, v4.4s, v3.4s
-	WORD $0x4e22cc26 // fmla v6.4s, v1.4s, v2.4s
-	WORD $0x4f8790a1 // fmul v1.4s, v5.4s, v7.s[0]
-	WORD $0x4e23cc26 // fmla v6.4s, v1.4s, v3.4s
-	WORD $0x3cb06a86 // str q6, [x20, x16]
-	WORD $0x54fff901 // b.ne l2
+	WORD $0x4e22cc25 // fmla v5.4s, v1.4s, v2.4s
+	WORD $0xbd400121 // ldr s1, [x9]
+	WORD $0x4f811065 // fmla v5.4s, v3.4s, v1.s[0]
+	WORD $0x3cb06a85 // str q5, [x20, x16]
+	WORD $0x54fff981 // b.ne l2
 	WORD $0x1100054a // add w10, w10, #0x1
 	WORD $0x9104816b // add x11, x11, #0x120
 	WORD $0x9104818c // add x12, x12, #0x120
@@ -94,10 +90,10 @@ l2:
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001108 // add x8, x8, #0x4
 	WORD $0x91001129 // add x9, x9, #0x4
-	WORD $0x54fff7c1 // b.ne l1
+	WORD $0x54fff841 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x912502d6 // add x22, x22, #0x940
-	WORD $0x54fff6ec // b.gt l0
+	WORD $0x54fff76c // b.gt l0
 
 l3:
 	RET
@@ -124,7 +120,7 @@ TEXT ·tiledQ4_Kx4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b080129 // add x9, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x5400142b // b.lt l3
+	WORD $0x540011ab // b.lt l3
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x8b1902e9 // add x9, x23, x25
 	WORD $0xd37ffb0a // lsl x10, x24, #1
@@ -148,138 +144,118 @@ l1:
 
 l2:
 	WORD $0xd37cee21 // lsl x1, x17, #4
+	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
 	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
-	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
-	WORD $0xad4042e6 // ldp q6, q16, [x23]
-	WORD $0x3cf86af1 // ldr q17, [x23, x24]
+	WORD $0xad4032e6 // ldp q6, q12, [x23]
+	WORD $0x3cf86aed // ldr q13, [x23, x24]
 	WORD $0x8b0101e2 // add x2, x15, x1
-	WORD $0x8b010281 // add x1, x20, x1
-	WORD $0x3cea6aeb // ldr q11, [x23, x10]
-	WORD $0x3dc00042 // ldr q2, [x2]
-	WORD $0x3dc01047 // ldr q7, [x2, #0x40]
+	WORD $0x3cea6aef // ldr q15, [x23, x10]
+	WORD $0xfc717ad0 // ldr d16, [x22, x17, lsl #3]
+	WORD $0x3dc00043 // ldr q3, [x2]
+	WORD $0x3dc01049 // ldr q9, [x2, #0x40]
 	WORD $0x3dc0204a // ldr q10, [x2, #0x80]
-	WORD $0x3dc0304f // ldr q15, [x2, #0xc0]
+	WORD $0x3dc0304b // ldr q11, [x2, #0xc0]
 	WORD $0xd37ef622 // lsl x2, x17, #2
-	WORD $0x3cf86a6e // ldr q14, [x19, x24]
-	WORD $0x4e201c41 // and v1.16b, v2.16b, v0.16b
-	WORD $0x4e201ce5 // and v5.16b, v7.16b, v0.16b
-	WORD $0x4e201d44 // and v4.16b, v10.16b, v0.16b
-	WORD $0x4e201de3 // and v3.16b, v15.16b, v0.16b
-	WORD $0x6f0c0442 // ushr v2.16b, v2.16b, #0x4
-	WORD $0x6f0c054a // ushr v10.16b, v10.16b, #0x4
+	WORD $0xfc717a11 // ldr d17, [x16, x17, lsl #3]
+	WORD $0x4e201c61 // and v1.16b, v3.16b, v0.16b
+	WORD $0x4e201d27 // and v7.16b, v9.16b, v0.16b
+	WORD $0x4e201d45 // and v5.16b, v10.16b, v0.16b
+	WORD $0x4e201d64 // and v4.16b, v11.16b, v0.16b
+	WORD $0x6f0c0463 // ushr v3.16b, v3.16b, #0x4
 	WORD $0x8b0201c3 // add x3, x14, x2
-	WORD $0x6f0c05ef // ushr v15.16b, v15.16b, #0x4
-	WORD $0x8b0202a4 // add x4, x21, x2
-	WORD $0x4f86e028 // sdot v8.4s, v1.16b, v6.4b[0]
-	WORD $0x4f91e02c // sdot v12.4s, v1.16b, v17.4b[0]
-	WORD $0x0d40c873 // ld1r { v19.2s }, [x3]
-	WORD $0xaa0903e2 // mov x2, x9
-	WORD $0xaa0b03e3 // mov x3, x11
-	WORD $0x3cea6a6d // ldr q13, [x19, x10]
-	WORD $0x3cec6a69 // ldr q9, [x19, x12]
-	WORD $0xfc717ad2 // ldr d18, [x22, x17, lsl #3]
-	WORD $0xfc717a14 // ldr d20, [x16, x17, lsl #3]
-	WORD $0x2f08a673 // ushll v19.8h, v19.8b, #0x0
-	WORD $0x0d40c895 // ld1r { v21.2s }, [x4]
-	WORD $0x3dc00036 // ldr q22, [x1]
-	WORD $0x4fa6e0a8 // sdot v8.4s, v5.16b, v6.4b[1]
-	WORD $0x4fb1e0ac // sdot v12.4s, v5.16b, v17.4b[1]
-	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
+	WORD $0x0d40c86e // ld1r { v14.2s }, [x3]
+	WORD $0x8b0202a2 // add x2, x21, x2
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4f86e022 // sdot v2.4s, v1.16b, v6.4b[0]
+	WORD $0x4f8de028 // sdot v8.4s, v1.16b, v13.4b[0]
+	WORD $0x0e217a31 // fcvtl v17.4s, v17.4h
+	WORD $0xbd400133 // ldr s19, [x9]
+	WORD $0x8b010281 // add x1, x20, x1
 	WORD $0x91000631 // add x17, x17, #0x1
+	WORD $0x2f08a5ce // ushll v14.8h, v14.8b, #0x0
 	WORD $0xf100123f // cmp x17, #0x4
-	WORD $0x4f86e888 // sdot v8.4s, v4.16b, v6.4b[2]
-	WORD $0x4f91e88c // sdot v12.4s, v4.16b, v17.4b[2]
-	WORD $0x4fa6e868 // sdot v8.4s, v3.16b, v6.4b[3]
-	WORD $0x6f0c04e6 // ushr v6.16b, v7.16b, #0x4
-	WORD $0x3cec6ae7 // ldr q7, [x23, x12]
-	WORD $0x4dd8c857 // ld1r { v23.4s }, [x2], x24
-	WORD $0x4fb1e86c // sdot v12.4s, v3.16b, v17.4b[3]
-	WORD $0x0dd8c878 // ld1r { v24.2s }, [x3], x24
-	WORD $0x4f90e048 // sdot v8.4s, v2.16b, v16.4b[0]
-	WORD $0x4f8ee04c // sdot v12.4s, v2.16b, v14.4b[0]
-	WORD $0x4fb0e0c8 // sdot v8.4s, v6.16b, v16.4b[1]
-	WORD $0x4faee0cc // sdot v12.4s, v6.16b, v14.4b[1]
-	WORD $0x4f90e948 // sdot v8.4s, v10.16b, v16.4b[2]
-	WORD $0x4f8ee94c // sdot v12.4s, v10.16b, v14.4b[2]
-	WORD $0x4fb0e9e8 // sdot v8.4s, v15.16b, v16.4b[3]
-	WORD $0x2f10a670 // ushll v16.4s, v19.4h, #0x0
-	WORD $0x2f08a6b3 // ushll v19.8h, v21.8b, #0x0
-	WORD $0x0f10a715 // sshll v21.4s, v24.4h, #0x0
-	WORD $0x4faee9ec // sdot v12.4s, v15.16b, v14.4b[3]
-	WORD $0x6e21da10 // ucvtf v16.4s, v16.4s
-	WORD $0x2f10a673 // ushll v19.4s, v19.4h, #0x0
-	WORD $0x4e21d918 // scvtf v24.4s, v8.4s
-	WORD $0x4eb5beb5 // addp v21.4s, v21.4s, v21.4s
-	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
-	WORD $0x6e21da71 // ucvtf v17.4s, v19.4s
-	WORD $0x6e30de48 // fmul v8.4s, v18.4s, v16.4s
-	WORD $0x6ea0fa90 // fneg v16.4s, v20.4s
-	WORD $0x4e21dab2 // scvtf v18.4s, v21.4s
-	WORD $0x6e38def3 // fmul v19.4s, v23.4s, v24.4s
-	WORD $0x6e31de10 // fmul v16.4s, v16.4s, v17.4s
-	WORD $0x6e32def1 // fmul v17.4s, v23.4s, v18.4s
-	WORD $0x6f00e412 // movi v18.2d, #0000000000000000
-	WORD $0x4e28ce76 // fmla v22.4s, v19.4s, v8.4s
-	WORD $0x4f8be032 // sdot v18.4s, v1.16b, v11.4b[0]
-	WORD $0x4e30ce36 // fmla v22.4s, v17.4s, v16.4s
-	WORD $0x4fabe0b2 // sdot v18.4s, v5.16b, v11.4b[1]
-	WORD $0x3d800036 // str q22, [x1]
+	WORD $0x4fa6e0e2 // sdot v2.4s, v7.16b, v6.4b[1]
+	WORD $0x4fade0e8 // sdot v8.4s, v7.16b, v13.4b[1]
+	WORD $0x4f86e8a2 // sdot v2.4s, v5.16b, v6.4b[2]
+	WORD $0x4f8de8a8 // sdot v8.4s, v5.16b, v13.4b[2]
+	WORD $0x4fa6e882 // sdot v2.4s, v4.16b, v6.4b[3]
+	WORD $0x6f0c0526 // ushr v6.16b, v9.16b, #0x4
+	WORD $0x6f0c0549 // ushr v9.16b, v10.16b, #0x4
+	WORD $0x6f0c056a // ushr v10.16b, v11.16b, #0x4
+	WORD $0x6f00e40b // movi v11.2d, #0000000000000000
+	WORD $0x4fade888 // sdot v8.4s, v4.16b, v13.4b[3]
+	WORD $0x0d40c84d // ld1r { v13.2s }, [x2]
+	WORD $0x4f8ce062 // sdot v2.4s, v3.16b, v12.4b[0]
+	WORD $0x4f8fe02b // sdot v11.4s, v1.16b, v15.4b[0]
+	WORD $0x2f08a5ad // ushll v13.8h, v13.8b, #0x0
+	WORD $0x4face0c2 // sdot v2.4s, v6.16b, v12.4b[1]
+	WORD $0x2f10a5ad // ushll v13.4s, v13.4h, #0x0
+	WORD $0x4fafe0eb // sdot v11.4s, v7.16b, v15.4b[1]
+	WORD $0x4f8ce922 // sdot v2.4s, v9.16b, v12.4b[2]
+	WORD $0x4f8fe8ab // sdot v11.4s, v5.16b, v15.4b[2]
+	WORD $0x4face942 // sdot v2.4s, v10.16b, v12.4b[3]
+	WORD $0x2f10a5cc // ushll v12.4s, v14.4h, #0x0
+	WORD $0x3cf86a6e // ldr q14, [x19, x24]
+	WORD $0x4fafe88b // sdot v11.4s, v4.16b, v15.4b[3]
+	WORD $0xbd40016f // ldr s15, [x11]
+	WORD $0x4f8ee068 // sdot v8.4s, v3.16b, v14.4b[0]
+	WORD $0x6e21d98c // ucvtf v12.4s, v12.4s
+	WORD $0x4e21d852 // scvtf v18.4s, v2.4s
+	WORD $0x4faee0c8 // sdot v8.4s, v6.16b, v14.4b[1]
+	WORD $0x6e2cde02 // fmul v2.4s, v16.4s, v12.4s
+	WORD $0x6e21d9ac // ucvtf v12.4s, v13.4s
+	WORD $0x6ea0fa2d // fneg v13.4s, v17.4s
+	WORD $0x4f939250 // fmul v16.4s, v18.4s, v19.s[0]
+	WORD $0x3dc00031 // ldr q17, [x1]
+	WORD $0x4f8ee928 // sdot v8.4s, v9.16b, v14.4b[2]
+	WORD $0x6e2cddac // fmul v12.4s, v13.4s, v12.4s
+	WORD $0x6f00e40d // movi v13.2d, #0000000000000000
+	WORD $0x4e22ce11 // fmla v17.4s, v16.4s, v2.4s
+	WORD $0x4faee948 // sdot v8.4s, v10.16b, v14.4b[3]
+	WORD $0x3cec6aee // ldr q14, [x23, x12]
+	WORD $0x4f8f1191 // fmla v17.4s, v12.4s, v15.s[0]
+	WORD $0x3cea6a6f // ldr q15, [x19, x10]
+	WORD $0x4f8ee02d // sdot v13.4s, v1.16b, v14.4b[0]
+	WORD $0x4f8fe06b // sdot v11.4s, v3.16b, v15.4b[0]
+	WORD $0x4e21d901 // scvtf v1.4s, v8.4s
+	WORD $0x3cec6a68 // ldr q8, [x19, x12]
+	WORD $0x3d800031 // str q17, [x1]
+	WORD $0x4faee0ed // sdot v13.4s, v7.16b, v14.4b[1]
 	WORD $0x8b080021 // add x1, x1, x8
-	WORD $0x0d40c871 // ld1r { v17.2s }, [x3]
-	WORD $0xaa1a03e3 // mov x3, x26
-	WORD $0x4f8be892 // sdot v18.4s, v4.16b, v11.4b[2]
-	WORD $0x0f10a62e // sshll v14.4s, v17.4h, #0x0
-	WORD $0xbd400051 // ldr s17, [x2]
-	WORD $0xaa0003e2 // mov x2, x0
-	WORD $0x4eaebdce // addp v14.4s, v14.4s, v14.4s
-	WORD $0x4fabe872 // sdot v18.4s, v3.16b, v11.4b[3]
-	WORD $0x4f91918b // fmul v11.4s, v12.4s, v17.s[0]
-	WORD $0x4e21d9cc // scvtf v12.4s, v14.4s
-	WORD $0x3dc0002e // ldr q14, [x1]
-	WORD $0x4f8de052 // sdot v18.4s, v2.16b, v13.4b[0]
-	WORD $0x4e28cd6e // fmla v14.4s, v11.4s, v8.4s
-	WORD $0x4f91918b // fmul v11.4s, v12.4s, v17.s[0]
-	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
-	WORD $0x4fade0d2 // sdot v18.4s, v6.16b, v13.4b[1]
-	WORD $0x4f87e02c // sdot v12.4s, v1.16b, v7.4b[0]
-	WORD $0x4e30cd6e // fmla v14.4s, v11.4s, v16.4s
-	WORD $0x4f8de952 // sdot v18.4s, v10.16b, v13.4b[2]
-	WORD $0x3d80002e // str q14, [x1]
+	WORD $0xbc786927 // ldr s7, [x9, x24]
+	WORD $0x4fafe0cb // sdot v11.4s, v6.16b, v15.4b[1]
+	WORD $0x4f879021 // fmul v1.4s, v1.4s, v7.s[0]
+	WORD $0x4f8ee8ad // sdot v13.4s, v5.16b, v14.4b[2]
+	WORD $0x3dc00025 // ldr q5, [x1]
+	WORD $0x4f8fe92b // sdot v11.4s, v9.16b, v15.4b[2]
+	WORD $0x4e22cc25 // fmla v5.4s, v1.4s, v2.4s
+	WORD $0xbc786961 // ldr s1, [x11, x24]
+	WORD $0x4faee88d // sdot v13.4s, v4.16b, v14.4b[3]
+	WORD $0x4fafe94b // sdot v11.4s, v10.16b, v15.4b[3]
+	WORD $0x4f811185 // fmla v5.4s, v12.4s, v1.s[0]
+	WORD $0x4f88e06d // sdot v13.4s, v3.16b, v8.4b[0]
+	WORD $0x4e21d961 // scvtf v1.4s, v11.4s
+	WORD $0x3d800025 // str q5, [x1]
 	WORD $0x8b080021 // add x1, x1, x8
-	WORD $0x4fa7e0ac // sdot v12.4s, v5.16b, v7.4b[1]
-	WORD $0x3dc00021 // ldr q1, [x1]
-	WORD $0x4dd8c845 // ld1r { v5.4s }, [x2], x24
-	WORD $0x0dd8c86b // ld1r { v11.2s }, [x3], x24
-	WORD $0x4fade9f2 // sdot v18.4s, v15.16b, v13.4b[3]
-	WORD $0x4f87e88c // sdot v12.4s, v4.16b, v7.4b[2]
-	WORD $0x0f10a564 // sshll v4.4s, v11.4h, #0x0
-	WORD $0x4e21da4b // scvtf v11.4s, v18.4s
-	WORD $0x4ea4bc84 // addp v4.4s, v4.4s, v4.4s
-	WORD $0x4fa7e86c // sdot v12.4s, v3.16b, v7.4b[3]
-	WORD $0x6e2bdca3 // fmul v3.4s, v5.4s, v11.4s
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x4f89e04c // sdot v12.4s, v2.16b, v9.4b[0]
-	WORD $0x4e28cc61 // fmla v1.4s, v3.4s, v8.4s
-	WORD $0x6e24dca2 // fmul v2.4s, v5.4s, v4.4s
-	WORD $0x4fa9e0cc // sdot v12.4s, v6.16b, v9.4b[1]
-	WORD $0x4e30cc41 // fmla v1.4s, v2.4s, v16.4s
-	WORD $0x4f89e94c // sdot v12.4s, v10.16b, v9.4b[2]
-	WORD $0x3d800021 // str q1, [x1]
-	WORD $0x0d40c861 // ld1r { v1.2s }, [x3]
-	WORD $0x4fa9e9ec // sdot v12.4s, v15.16b, v9.4b[3]
-	WORD $0xbd400043 // ldr s3, [x2]
-	WORD $0x3ce86824 // ldr q4, [x1, x8]
-	WORD $0x0f10a421 // sshll v1.4s, v1.4h, #0x0
-	WORD $0x4e21d982 // scvtf v2.4s, v12.4s
-	WORD $0x4ea1bc21 // addp v1.4s, v1.4s, v1.4s
-	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
-	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
-	WORD $0x4e28cc44 // fmla v4.4s, v2.4s, v8.4s
+	WORD $0xbd400003 // ldr s3, [x0]
+	WORD $0x4fa8e0cd // sdot v13.4s, v6.16b, v8.4b[1]
 	WORD $0x4f839021 // fmul v1.4s, v1.4s, v3.s[0]
-	WORD $0x4e30cc24 // fmla v4.4s, v1.4s, v16.4s
-	WORD $0x3ca86824 // str q4, [x1, x8]
-	WORD $0x54ffef81 // b.ne l2
+	WORD $0x3dc00023 // ldr q3, [x1]
+	WORD $0x4f88e92d // sdot v13.4s, v9.16b, v8.4b[2]
+	WORD $0x4e22cc23 // fmla v3.4s, v1.4s, v2.4s
+	WORD $0xbd400341 // ldr s1, [x26]
+	WORD $0x4fa8e94d // sdot v13.4s, v10.16b, v8.4b[3]
+	WORD $0x4f811183 // fmla v3.4s, v12.4s, v1.s[0]
+	WORD $0x4e21d9a1 // scvtf v1.4s, v13.4s
+	WORD $0x3d800023 // str q3, [x1]
+	WORD $0xbc786803 // ldr s3, [x0, x24]
+	WORD $0x4f839021 // fmul v1.4s, v1.4s, v3.s[0]
+	WORD $0x3ce86823 // ldr q3, [x1, x8]
+	WORD $0x4e22cc23 // fmla v3.4s, v1.4s, v2.4s
+	WORD $0xbc786b41 // ldr s1, [x26, x24]
+	WORD $0x4f811183 // fmla v3.4s, v12.4s, v1.s[0]
+	WORD $0x3ca86823 // str q3, [x1, x8]
+	WORD $0x54fff201 // b.ne l2
 	WORD $0x110005ad // add w13, w13, #0x1
 	WORD $0x910481ce // add x14, x14, #0x120
 	WORD $0x910481ef // add x15, x15, #0x120
@@ -287,10 +263,10 @@ l2:
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100116b // add x11, x11, #0x4
-	WORD $0x54ffeda1 // b.ne l1
+	WORD $0x54fff021 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x912502d6 // add x22, x22, #0x940
-	WORD $0x54ffeccc // b.gt l0
+	WORD $0x54ffef4c // b.gt l0
 
 l3:
 	RET

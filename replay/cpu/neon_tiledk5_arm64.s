@@ -14,7 +14,7 @@ TEXT ·tiledQ5_Kx1NEON(SB), NOSPLIT, $0-48
 	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x54000c6b // b.lt l3
+	WORD $0x54000beb // b.lt l3
 	WORD $0x4f00e600 // movi v0.16b, #0x10
 	WORD $0x4f00e5e1 // movi v1.16b, #0xf
 	WORD $0x8b1902e8 // add x8, x23, x25
@@ -33,92 +33,88 @@ l1:
 
 l2:
 	WORD $0xd37cedd0 // lsl x16, x14, #4
+	WORD $0xad402ee9 // ldp q9, q11, [x23]
 	WORD $0x8b1001b1 // add x17, x13, x16
-	WORD $0x3dc04224 // ldr q4, [x17, #0x100]
-	WORD $0x3dc00225 // ldr q5, [x17]
+	WORD $0x3dc04223 // ldr q3, [x17, #0x100]
+	WORD $0x3dc00224 // ldr q4, [x17]
 	WORD $0x3dc01228 // ldr q8, [x17, #0x40]
-	WORD $0x4f0c5482 // shl v2.16b, v4.16b, #0x4
-	WORD $0x4e211ca6 // and v6.16b, v5.16b, v1.16b
-	WORD $0x4f0b5487 // shl v7.16b, v4.16b, #0x3
-	WORD $0x4e211d09 // and v9.16b, v8.16b, v1.16b
-	WORD $0x4f0a548b // shl v11.16b, v4.16b, #0x2
-	WORD $0x4e24848c // add v12.16b, v4.16b, v4.16b
-	WORD $0x4e201c43 // and v3.16b, v2.16b, v0.16b
+	WORD $0x4f0c5462 // shl v2.16b, v3.16b, #0x4
+	WORD $0x4e211c86 // and v6.16b, v4.16b, v1.16b
+	WORD $0x4f0b5467 // shl v7.16b, v3.16b, #0x3
+	WORD $0x4f0a546a // shl v10.16b, v3.16b, #0x2
+	WORD $0x4e23846c // add v12.16b, v3.16b, v3.16b
+	WORD $0x4e201c45 // and v5.16b, v2.16b, v0.16b
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0x4e201ce7 // and v7.16b, v7.16b, v0.16b
-	WORD $0x4ea61c66 // orr v6.16b, v3.16b, v6.16b
-	WORD $0xad400eea // ldp q10, q3, [x23]
-	WORD $0x4ea91ce7 // orr v7.16b, v7.16b, v9.16b
-	WORD $0x4e201d69 // and v9.16b, v11.16b, v0.16b
-	WORD $0x4f8ae0c2 // sdot v2.4s, v6.16b, v10.4b[0]
-	WORD $0x3dc02226 // ldr q6, [x17, #0x80]
-	WORD $0x4e211ccb // and v11.16b, v6.16b, v1.16b
-	WORD $0x4faae0e2 // sdot v2.4s, v7.16b, v10.4b[1]
-	WORD $0x3dc03227 // ldr q7, [x17, #0xc0]
+	WORD $0x4ea61ca5 // orr v5.16b, v5.16b, v6.16b
+	WORD $0x4e201ce6 // and v6.16b, v7.16b, v0.16b
+	WORD $0x4e211d07 // and v7.16b, v8.16b, v1.16b
+	WORD $0x4f89e0a2 // sdot v2.4s, v5.16b, v9.4b[0]
+	WORD $0x3dc02225 // ldr q5, [x17, #0x80]
+	WORD $0x4ea71cc6 // orr v6.16b, v6.16b, v7.16b
+	WORD $0x4e201d47 // and v7.16b, v10.16b, v0.16b
+	WORD $0x4e211caa // and v10.16b, v5.16b, v1.16b
+	WORD $0x4fa9e0c2 // sdot v2.4s, v6.16b, v9.4b[1]
+	WORD $0x3dc03226 // ldr q6, [x17, #0xc0]
 	WORD $0xd37ef5d1 // lsl x17, x14, #2
-	WORD $0x4eab1d29 // orr v9.16b, v9.16b, v11.16b
-	WORD $0x4e201d8b // and v11.16b, v12.16b, v0.16b
-	WORD $0x4e211cec // and v12.16b, v7.16b, v1.16b
+	WORD $0x4eaa1ce7 // orr v7.16b, v7.16b, v10.16b
+	WORD $0x4e201d8a // and v10.16b, v12.16b, v0.16b
+	WORD $0x4e211ccc // and v12.16b, v6.16b, v1.16b
 	WORD $0x8b110173 // add x19, x11, x17
 	WORD $0x8b1101f1 // add x17, x15, x17
-	WORD $0x4f8ae922 // sdot v2.4s, v9.16b, v10.4b[2]
-	WORD $0x4eac1d69 // orr v9.16b, v11.16b, v12.16b
-	WORD $0x4e201c8b // and v11.16b, v4.16b, v0.16b
-	WORD $0x6f0f048c // ushr v12.16b, v4.16b, #0x1
-	WORD $0x4faae922 // sdot v2.4s, v9.16b, v10.4b[3]
-	WORD $0x6f0c14ab // usra v11.16b, v5.16b, #0x4
-	WORD $0x4e201d85 // and v5.16b, v12.16b, v0.16b
-	WORD $0x6f0e0489 // ushr v9.16b, v4.16b, #0x2
-	WORD $0x6f0d0484 // ushr v4.16b, v4.16b, #0x3
-	WORD $0x6f0c1505 // usra v5.16b, v8.16b, #0x4
-	WORD $0x4f83e162 // sdot v2.4s, v11.16b, v3.4b[0]
-	WORD $0x4e201d28 // and v8.16b, v9.16b, v0.16b
-	WORD $0x4e201c84 // and v4.16b, v4.16b, v0.16b
-	WORD $0x6f0c14c8 // usra v8.16b, v6.16b, #0x4
-	WORD $0x6f0c14e4 // usra v4.16b, v7.16b, #0x4
-	WORD $0x0d40ca26 // ld1r { v6.2s }, [x17]
-	WORD $0x4fa3e0a2 // sdot v2.4s, v5.16b, v3.4b[1]
-	WORD $0x0d40ca65 // ld1r { v5.2s }, [x19]
-	WORD $0x0d40c927 // ld1r { v7.2s }, [x9]
-	WORD $0x2f08a4a5 // ushll v5.8h, v5.8b, #0x0
-	WORD $0x0f10a4e7 // sshll v7.4s, v7.4h, #0x0
-	WORD $0x4f83e902 // sdot v2.4s, v8.16b, v3.4b[2]
-	WORD $0xbd400108 // ldr s8, [x8]
-	WORD $0x4ea7bce7 // addp v7.4s, v7.4s, v7.4s
-	WORD $0x4fa3e882 // sdot v2.4s, v4.16b, v3.4b[3]
-	WORD $0x2f10a4a3 // ushll v3.4s, v5.4h, #0x0
-	WORD $0xfc6e7ac4 // ldr d4, [x22, x14, lsl #3]
-	WORD $0x2f08a4c5 // ushll v5.8h, v6.8b, #0x0
+	WORD $0x4f89e8e2 // sdot v2.4s, v7.16b, v9.4b[2]
+	WORD $0x4eac1d47 // orr v7.16b, v10.16b, v12.16b
+	WORD $0x4e201c6a // and v10.16b, v3.16b, v0.16b
+	WORD $0x6f0f046c // ushr v12.16b, v3.16b, #0x1
+	WORD $0x4fa9e8e2 // sdot v2.4s, v7.16b, v9.4b[3]
+	WORD $0x6f0c148a // usra v10.16b, v4.16b, #0x4
+	WORD $0x4e201d84 // and v4.16b, v12.16b, v0.16b
+	WORD $0x6f0e0467 // ushr v7.16b, v3.16b, #0x2
+	WORD $0x6f0d0463 // ushr v3.16b, v3.16b, #0x3
+	WORD $0x6f0c1504 // usra v4.16b, v8.16b, #0x4
+	WORD $0x4f8be142 // sdot v2.4s, v10.16b, v11.4b[0]
+	WORD $0x4e201ce7 // and v7.16b, v7.16b, v0.16b
+	WORD $0x4e201c63 // and v3.16b, v3.16b, v0.16b
+	WORD $0x6f0c14a7 // usra v7.16b, v5.16b, #0x4
+	WORD $0x6f0c14c3 // usra v3.16b, v6.16b, #0x4
+	WORD $0x0d40ca25 // ld1r { v5.2s }, [x17]
+	WORD $0x4fabe082 // sdot v2.4s, v4.16b, v11.4b[1]
+	WORD $0x0d40ca64 // ld1r { v4.2s }, [x19]
 	WORD $0xfc6e7986 // ldr d6, [x12, x14, lsl #3]
+	WORD $0x2f08a4a5 // ushll v5.8h, v5.8b, #0x0
+	WORD $0x0e2178c6 // fcvtl v6.4s, v6.4h
+	WORD $0x2f08a484 // ushll v4.8h, v4.8b, #0x0
+	WORD $0x4f8be8e2 // sdot v2.4s, v7.16b, v11.4b[2]
+	WORD $0xbd400107 // ldr s7, [x8]
+	WORD $0x2f10a4a5 // ushll v5.4s, v5.4h, #0x0
+	WORD $0x4fabe862 // sdot v2.4s, v3.16b, v11.4b[3]
+	WORD $0x2f10a483 // ushll v3.4s, v4.4h, #0x0
+	WORD $0xfc6e7ac4 // ldr d4, [x22, x14, lsl #3]
 	WORD $0x910005ce // add x14, x14, #0x1
 	WORD $0x0e217884 // fcvtl v4.4s, v4.4h
 	WORD $0xf10011df // cmp x14, #0x4
 	WORD $0x6e21d863 // ucvtf v3.4s, v3.4s
-	WORD $0x0e2178c6 // fcvtl v6.4s, v6.4h
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x2f10a4a5 // ushll v5.4s, v5.4h, #0x0
 	WORD $0x6e23dc83 // fmul v3.4s, v4.4s, v3.4s
 	WORD $0x6e21d8a4 // ucvtf v4.4s, v5.4s
 	WORD $0x6ea0f8c5 // fneg v5.4s, v6.4s
-	WORD $0x4f889042 // fmul v2.4s, v2.4s, v8.s[0]
-	WORD $0x4e21d8e6 // scvtf v6.4s, v7.4s
-	WORD $0x3cf06a87 // ldr q7, [x20, x16]
+	WORD $0x4f879042 // fmul v2.4s, v2.4s, v7.s[0]
+	WORD $0x3cf06a86 // ldr q6, [x20, x16]
 	WORD $0x6e24dca4 // fmul v4.4s, v5.4s, v4.4s
-	WORD $0x4e23cc47 // fmla v7.4s, v2.4s, v3.4s
-	WORD $0x4f8890c2 // fmul v2.4s, v6.4s, v8.s[0]
-	WORD $0x4e24cc47 // fmla v7.4s, v2.4s, v4.4s
-	WORD $0x3cb06a87 // str q7, [x20, x16]
-	WORD $0x54fff681 // b.ne l2
+	WORD $0x4e23cc46 // fmla v6.4s, v2.4s, v3.4s
+	WORD $0xbd400122 // ldr s2, [x9]
+	WORD $0x4f821086 // fmla v6.4s, v4.4s, v2.s[0]
+	WORD $0x3cb06a86 // str q6, [x20, x16]
+	WORD $0x54fff701 // b.ne l2
 	WORD $0x1100054a // add w10, w10, #0x1
 	WORD $0x9100816b // add x11, x11, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x7100215f // cmp w10, #0x8
 	WORD $0x91001108 // add x8, x8, #0x4
 	WORD $0x91001129 // add x9, x9, #0x4
-	WORD $0x54fff541 // b.ne l1
+	WORD $0x54fff5c1 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x912d02d6 // add x22, x22, #0xb40
-	WORD $0x54fff46c // b.gt l0
+	WORD $0x54fff4ec // b.gt l0
 
 l3:
 	RET
@@ -145,7 +141,7 @@ TEXT ·tiledQ5_Kx4NEON(SB), NOSPLIT, $0-48
 	WORD $0x8b080129 // add x9, x9, x8
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0x540016cb // b.lt l3
+	WORD $0x5400144b // b.lt l3
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
 	WORD $0x8b1902e9 // add x9, x23, x25
@@ -171,168 +167,148 @@ l1:
 
 l2:
 	WORD $0xd37cee21 // lsl x1, x17, #4
-	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
-	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
-	WORD $0xad403eea // ldp q10, q15, [x23]
-	WORD $0x3cf86af3 // ldr q19, [x23, x24]
+	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
+	WORD $0xfc717ad1 // ldr d17, [x22, x17, lsl #3]
+	WORD $0xad4032ef // ldp q15, q12, [x23]
+	WORD $0xfc7179f2 // ldr d18, [x15, x17, lsl #3]
 	WORD $0x8b010202 // add x2, x16, x1
-	WORD $0x8b010281 // add x1, x20, x1
-	WORD $0x3cea6aee // ldr q14, [x23, x10]
-	WORD $0x3dc0404c // ldr q12, [x2, #0x100]
-	WORD $0x3dc00047 // ldr q7, [x2]
+	WORD $0x0e217a31 // fcvtl v17.4s, v17.4h
+	WORD $0xbd400134 // ldr s20, [x9]
+	WORD $0x3dc0404b // ldr q11, [x2, #0x100]
+	WORD $0x3dc00048 // ldr q8, [x2]
 	WORD $0x3dc01049 // ldr q9, [x2, #0x40]
 	WORD $0x3dc0204d // ldr q13, [x2, #0x80]
-	WORD $0x3dc03052 // ldr q18, [x2, #0xc0]
+	WORD $0x3dc0304e // ldr q14, [x2, #0xc0]
 	WORD $0xd37ef622 // lsl x2, x17, #2
-	WORD $0x4f0c5582 // shl v2.16b, v12.16b, #0x4
-	WORD $0x4e201ce3 // and v3.16b, v7.16b, v0.16b
-	WORD $0x4f0b5584 // shl v4.16b, v12.16b, #0x3
-	WORD $0x4f0a5585 // shl v5.16b, v12.16b, #0x2
-	WORD $0x4e2c8586 // add v6.16b, v12.16b, v12.16b
-	WORD $0x6f0f058b // ushr v11.16b, v12.16b, #0x1
-	WORD $0x6f0d0594 // ushr v20.16b, v12.16b, #0x3
+	WORD $0x4f0c5562 // shl v2.16b, v11.16b, #0x4
+	WORD $0x4e201d04 // and v4.16b, v8.16b, v0.16b
+	WORD $0x4f0b5565 // shl v5.16b, v11.16b, #0x3
+	WORD $0x4f0a5567 // shl v7.16b, v11.16b, #0x2
+	WORD $0x4e2b856a // add v10.16b, v11.16b, v11.16b
+	WORD $0x6f0f0570 // ushr v16.16b, v11.16b, #0x1
 	WORD $0x8b0201c3 // add x3, x14, x2
-	WORD $0x8b0202a4 // add x4, x21, x2
+	WORD $0x8b0202a2 // add x2, x21, x2
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
 	WORD $0x4e211c42 // and v2.16b, v2.16b, v1.16b
-	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
-	WORD $0x0d40c876 // ld1r { v22.2s }, [x3]
 	WORD $0x4e211ca5 // and v5.16b, v5.16b, v1.16b
-	WORD $0x4e211cc6 // and v6.16b, v6.16b, v1.16b
-	WORD $0xaa0903e2 // mov x2, x9
-	WORD $0xaa0b03e3 // mov x3, x11
-	WORD $0x3cf86a71 // ldr q17, [x19, x24]
-	WORD $0xfc717ad5 // ldr d21, [x22, x17, lsl #3]
-	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
-	WORD $0x4e201d23 // and v3.16b, v9.16b, v0.16b
-	WORD $0x2f08a6d6 // ushll v22.8h, v22.8b, #0x0
-	WORD $0x0d40c897 // ld1r { v23.2s }, [x4]
-	WORD $0x3dc00038 // ldr q24, [x1]
-	WORD $0x0e217ab5 // fcvtl v21.4s, v21.4h
-	WORD $0x4f8ae048 // sdot v8.4s, v2.16b, v10.4b[0]
-	WORD $0x4ea31c84 // orr v4.16b, v4.16b, v3.16b
-	WORD $0x4e201da3 // and v3.16b, v13.16b, v0.16b
-	WORD $0x4f93e050 // sdot v16.4s, v2.16b, v19.4b[0]
-	WORD $0x4ea31ca5 // orr v5.16b, v5.16b, v3.16b
-	WORD $0x4e201e43 // and v3.16b, v18.16b, v0.16b
-	WORD $0x4faae088 // sdot v8.4s, v4.16b, v10.4b[1]
-	WORD $0x4fb3e090 // sdot v16.4s, v4.16b, v19.4b[1]
-	WORD $0x4ea31cc6 // orr v6.16b, v6.16b, v3.16b
-	WORD $0x4e211d83 // and v3.16b, v12.16b, v1.16b
-	WORD $0x4f8ae8a8 // sdot v8.4s, v5.16b, v10.4b[2]
-	WORD $0x6f0c14e3 // usra v3.16b, v7.16b, #0x4
-	WORD $0x4e211d67 // and v7.16b, v11.16b, v1.16b
-	WORD $0x6f0e058b // ushr v11.16b, v12.16b, #0x2
-	WORD $0x3cec6a6c // ldr q12, [x19, x12]
-	WORD $0x4f93e8b0 // sdot v16.4s, v5.16b, v19.4b[2]
-	WORD $0x4faae8c8 // sdot v8.4s, v6.16b, v10.4b[3]
-	WORD $0x6f0c1527 // usra v7.16b, v9.16b, #0x4
-	WORD $0x4e211d69 // and v9.16b, v11.16b, v1.16b
-	WORD $0x3cec6aea // ldr q10, [x23, x12]
-	WORD $0x3cea6a6b // ldr q11, [x19, x10]
-	WORD $0x4fb3e8d0 // sdot v16.4s, v6.16b, v19.4b[3]
-	WORD $0x6f0c15a9 // usra v9.16b, v13.16b, #0x4
-	WORD $0x4e211e8d // and v13.16b, v20.16b, v1.16b
-	WORD $0xfc7179f4 // ldr d20, [x15, x17, lsl #3]
-	WORD $0x4f8fe068 // sdot v8.4s, v3.16b, v15.4b[0]
+	WORD $0x8b010281 // add x1, x20, x1
 	WORD $0x91000631 // add x17, x17, #0x1
-	WORD $0x0e217a94 // fcvtl v20.4s, v20.4h
 	WORD $0xf100123f // cmp x17, #0x4
-	WORD $0x6f0c164d // usra v13.16b, v18.16b, #0x4
-	WORD $0x4dd8c852 // ld1r { v18.4s }, [x2], x24
-	WORD $0x0dd8c879 // ld1r { v25.2s }, [x3], x24
-	WORD $0x4f91e070 // sdot v16.4s, v3.16b, v17.4b[0]
-	WORD $0x4fafe0e8 // sdot v8.4s, v7.16b, v15.4b[1]
-	WORD $0x4fb1e0f0 // sdot v16.4s, v7.16b, v17.4b[1]
-	WORD $0x4f8fe928 // sdot v8.4s, v9.16b, v15.4b[2]
-	WORD $0x4f91e930 // sdot v16.4s, v9.16b, v17.4b[2]
-	WORD $0x4fafe9a8 // sdot v8.4s, v13.16b, v15.4b[3]
-	WORD $0x2f10a6cf // ushll v15.4s, v22.4h, #0x0
-	WORD $0x2f08a6f6 // ushll v22.8h, v23.8b, #0x0
-	WORD $0x0f10a737 // sshll v23.4s, v25.4h, #0x0
-	WORD $0x6e21d9ef // ucvtf v15.4s, v15.4s
-	WORD $0x2f10a6d6 // ushll v22.4s, v22.4h, #0x0
-	WORD $0x4fb1e9b0 // sdot v16.4s, v13.16b, v17.4b[3]
-	WORD $0x4e21d919 // scvtf v25.4s, v8.4s
-	WORD $0x4eb7bef7 // addp v23.4s, v23.4s, v23.4s
-	WORD $0x6e21dad3 // ucvtf v19.4s, v22.4s
-	WORD $0x6e2fdea8 // fmul v8.4s, v21.4s, v15.4s
-	WORD $0x6ea0fa8f // fneg v15.4s, v20.4s
-	WORD $0x4e21daf4 // scvtf v20.4s, v23.4s
-	WORD $0x6e39de55 // fmul v21.4s, v18.4s, v25.4s
-	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
-	WORD $0x6e33ddef // fmul v15.4s, v15.4s, v19.4s
-	WORD $0x6e34de52 // fmul v18.4s, v18.4s, v20.4s
-	WORD $0x6f00e413 // movi v19.2d, #0000000000000000
-	WORD $0x4e28ceb8 // fmla v24.4s, v21.4s, v8.4s
-	WORD $0x4f8ee053 // sdot v19.4s, v2.16b, v14.4b[0]
-	WORD $0x4e2fce58 // fmla v24.4s, v18.4s, v15.4s
-	WORD $0x4faee093 // sdot v19.4s, v4.16b, v14.4b[1]
-	WORD $0x3d800038 // str q24, [x1]
+	WORD $0x4ea41c42 // orr v2.16b, v2.16b, v4.16b
+	WORD $0x4e201d24 // and v4.16b, v9.16b, v0.16b
+	WORD $0x4f8fe043 // sdot v3.4s, v2.16b, v15.4b[0]
+	WORD $0x4ea41ca6 // orr v6.16b, v5.16b, v4.16b
+	WORD $0x4e201da4 // and v4.16b, v13.16b, v0.16b
+	WORD $0x4e211ce5 // and v5.16b, v7.16b, v1.16b
+	WORD $0x4fafe0c3 // sdot v3.4s, v6.16b, v15.4b[1]
+	WORD $0x4ea41ca7 // orr v7.16b, v5.16b, v4.16b
+	WORD $0x4e201dc4 // and v4.16b, v14.16b, v0.16b
+	WORD $0x4e211d45 // and v5.16b, v10.16b, v1.16b
+	WORD $0x6f00e40a // movi v10.2d, #0000000000000000
+	WORD $0x4f8fe8e3 // sdot v3.4s, v7.16b, v15.4b[2]
+	WORD $0x4ea41ca5 // orr v5.16b, v5.16b, v4.16b
+	WORD $0x4e211d64 // and v4.16b, v11.16b, v1.16b
+	WORD $0x6f0c1504 // usra v4.16b, v8.16b, #0x4
+	WORD $0x4e211e08 // and v8.16b, v16.16b, v1.16b
+	WORD $0x6f0e0570 // ushr v16.16b, v11.16b, #0x2
+	WORD $0x4fafe8a3 // sdot v3.4s, v5.16b, v15.4b[3]
+	WORD $0x3cf86aef // ldr q15, [x23, x24]
+	WORD $0x6f0d056b // ushr v11.16b, v11.16b, #0x3
+	WORD $0x4f8fe04a // sdot v10.4s, v2.16b, v15.4b[0]
+	WORD $0x6f0c1528 // usra v8.16b, v9.16b, #0x4
+	WORD $0x4e211e09 // and v9.16b, v16.16b, v1.16b
+	WORD $0x4e211d6b // and v11.16b, v11.16b, v1.16b
+	WORD $0x3cea6af0 // ldr q16, [x23, x10]
+	WORD $0x4f8ce083 // sdot v3.4s, v4.16b, v12.4b[0]
+	WORD $0x6f0c15a9 // usra v9.16b, v13.16b, #0x4
+	WORD $0x0d40c86d // ld1r { v13.2s }, [x3]
+	WORD $0x4fafe0ca // sdot v10.4s, v6.16b, v15.4b[1]
+	WORD $0x6f0c15cb // usra v11.16b, v14.16b, #0x4
+	WORD $0x4face103 // sdot v3.4s, v8.16b, v12.4b[1]
+	WORD $0x2f08a5ae // ushll v14.8h, v13.8b, #0x0
+	WORD $0x6f00e40d // movi v13.2d, #0000000000000000
+	WORD $0x4f8fe8ea // sdot v10.4s, v7.16b, v15.4b[2]
+	WORD $0x4f8ce923 // sdot v3.4s, v9.16b, v12.4b[2]
+	WORD $0x4f90e04d // sdot v13.4s, v2.16b, v16.4b[0]
+	WORD $0x4fafe8aa // sdot v10.4s, v5.16b, v15.4b[3]
+	WORD $0x0d40c84f // ld1r { v15.2s }, [x2]
+	WORD $0x4face963 // sdot v3.4s, v11.16b, v12.4b[3]
+	WORD $0x2f10a5cc // ushll v12.4s, v14.4h, #0x0
+	WORD $0x3cf86a6e // ldr q14, [x19, x24]
+	WORD $0x2f08a5ef // ushll v15.8h, v15.8b, #0x0
+	WORD $0x4fb0e0cd // sdot v13.4s, v6.16b, v16.4b[1]
+	WORD $0x4f8ee08a // sdot v10.4s, v4.16b, v14.4b[0]
+	WORD $0x6e21d98c // ucvtf v12.4s, v12.4s
+	WORD $0x4e21d873 // scvtf v19.4s, v3.4s
+	WORD $0x2f10a5ef // ushll v15.4s, v15.4h, #0x0
+	WORD $0x4f90e8ed // sdot v13.4s, v7.16b, v16.4b[2]
+	WORD $0x4faee10a // sdot v10.4s, v8.16b, v14.4b[1]
+	WORD $0x6e2cde23 // fmul v3.4s, v17.4s, v12.4s
+	WORD $0x6e21d9ec // ucvtf v12.4s, v15.4s
+	WORD $0x6ea0fa4f // fneg v15.4s, v18.4s
+	WORD $0x4f949271 // fmul v17.4s, v19.4s, v20.s[0]
+	WORD $0x3dc00032 // ldr q18, [x1]
+	WORD $0x4fb0e8ad // sdot v13.4s, v5.16b, v16.4b[3]
+	WORD $0xbd400170 // ldr s16, [x11]
+	WORD $0x4f8ee92a // sdot v10.4s, v9.16b, v14.4b[2]
+	WORD $0x6e2cddec // fmul v12.4s, v15.4s, v12.4s
+	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
+	WORD $0x4e23ce32 // fmla v18.4s, v17.4s, v3.4s
+	WORD $0x4faee96a // sdot v10.4s, v11.16b, v14.4b[3]
+	WORD $0x3cec6aee // ldr q14, [x23, x12]
+	WORD $0x4f901192 // fmla v18.4s, v12.4s, v16.s[0]
+	WORD $0x3cea6a70 // ldr q16, [x19, x10]
+	WORD $0x4f8ee04f // sdot v15.4s, v2.16b, v14.4b[0]
+	WORD $0x4f90e08d // sdot v13.4s, v4.16b, v16.4b[0]
+	WORD $0x4e21d942 // scvtf v2.4s, v10.4s
+	WORD $0x3cec6a6a // ldr q10, [x19, x12]
+	WORD $0x3d800032 // str q18, [x1]
+	WORD $0x4faee0cf // sdot v15.4s, v6.16b, v14.4b[1]
 	WORD $0x8b080021 // add x1, x1, x8
-	WORD $0x0d40c872 // ld1r { v18.2s }, [x3]
-	WORD $0xaa1a03e3 // mov x3, x26
-	WORD $0x4f8ee8b3 // sdot v19.4s, v5.16b, v14.4b[2]
-	WORD $0x0f10a651 // sshll v17.4s, v18.4h, #0x0
-	WORD $0xbd400052 // ldr s18, [x2]
-	WORD $0xaa0003e2 // mov x2, x0
-	WORD $0x4eb1be31 // addp v17.4s, v17.4s, v17.4s
-	WORD $0x4faee8d3 // sdot v19.4s, v6.16b, v14.4b[3]
-	WORD $0x4f92920e // fmul v14.4s, v16.4s, v18.s[0]
-	WORD $0x4e21da30 // scvtf v16.4s, v17.4s
-	WORD $0x3dc00031 // ldr q17, [x1]
-	WORD $0x4f8be073 // sdot v19.4s, v3.16b, v11.4b[0]
-	WORD $0x4e28cdd1 // fmla v17.4s, v14.4s, v8.4s
-	WORD $0x4f92920e // fmul v14.4s, v16.4s, v18.s[0]
-	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
-	WORD $0x4fabe0f3 // sdot v19.4s, v7.16b, v11.4b[1]
-	WORD $0x4f8ae050 // sdot v16.4s, v2.16b, v10.4b[0]
-	WORD $0x4e2fcdd1 // fmla v17.4s, v14.4s, v15.4s
-	WORD $0x4f8be933 // sdot v19.4s, v9.16b, v11.4b[2]
-	WORD $0x3d800031 // str q17, [x1]
+	WORD $0xbc786926 // ldr s6, [x9, x24]
+	WORD $0x4fb0e10d // sdot v13.4s, v8.16b, v16.4b[1]
+	WORD $0x4f869042 // fmul v2.4s, v2.4s, v6.s[0]
+	WORD $0x3dc00026 // ldr q6, [x1]
+	WORD $0x4f8ee8ef // sdot v15.4s, v7.16b, v14.4b[2]
+	WORD $0x4f90e92d // sdot v13.4s, v9.16b, v16.4b[2]
+	WORD $0x4e23cc46 // fmla v6.4s, v2.4s, v3.4s
+	WORD $0xbc786962 // ldr s2, [x11, x24]
+	WORD $0x4faee8af // sdot v15.4s, v5.16b, v14.4b[3]
+	WORD $0x4fb0e96d // sdot v13.4s, v11.16b, v16.4b[3]
+	WORD $0x4f821186 // fmla v6.4s, v12.4s, v2.s[0]
+	WORD $0x4f8ae08f // sdot v15.4s, v4.16b, v10.4b[0]
+	WORD $0x4e21d9a2 // scvtf v2.4s, v13.4s
+	WORD $0x3d800026 // str q6, [x1]
 	WORD $0x8b080021 // add x1, x1, x8
-	WORD $0x4faae090 // sdot v16.4s, v4.16b, v10.4b[1]
-	WORD $0x3dc00022 // ldr q2, [x1]
-	WORD $0x4dd8c844 // ld1r { v4.4s }, [x2], x24
-	WORD $0x0dd8c86e // ld1r { v14.2s }, [x3], x24
-	WORD $0x4fabe9b3 // sdot v19.4s, v13.16b, v11.4b[3]
-	WORD $0x4f8ae8b0 // sdot v16.4s, v5.16b, v10.4b[2]
-	WORD $0x0f10a5c5 // sshll v5.4s, v14.4h, #0x0
-	WORD $0x4e21da6b // scvtf v11.4s, v19.4s
-	WORD $0x4ea5bca5 // addp v5.4s, v5.4s, v5.4s
-	WORD $0x4faae8d0 // sdot v16.4s, v6.16b, v10.4b[3]
-	WORD $0x6e2bdc86 // fmul v6.4s, v4.4s, v11.4s
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x4f8ce070 // sdot v16.4s, v3.16b, v12.4b[0]
-	WORD $0x4e28ccc2 // fmla v2.4s, v6.4s, v8.4s
-	WORD $0x6e25dc83 // fmul v3.4s, v4.4s, v5.4s
-	WORD $0x4face0f0 // sdot v16.4s, v7.16b, v12.4b[1]
-	WORD $0x4e2fcc62 // fmla v2.4s, v3.4s, v15.4s
-	WORD $0x4f8ce930 // sdot v16.4s, v9.16b, v12.4b[2]
-	WORD $0x3d800022 // str q2, [x1]
-	WORD $0x0d40c862 // ld1r { v2.2s }, [x3]
-	WORD $0x4face9b0 // sdot v16.4s, v13.16b, v12.4b[3]
-	WORD $0xbd400044 // ldr s4, [x2]
-	WORD $0x3ce86825 // ldr q5, [x1, x8]
-	WORD $0x0f10a442 // sshll v2.4s, v2.4h, #0x0
-	WORD $0x4e21da03 // scvtf v3.4s, v16.4s
-	WORD $0x4ea2bc42 // addp v2.4s, v2.4s, v2.4s
-	WORD $0x4f849063 // fmul v3.4s, v3.4s, v4.s[0]
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4e28cc65 // fmla v5.4s, v3.4s, v8.4s
+	WORD $0xbd400004 // ldr s4, [x0]
+	WORD $0x4faae10f // sdot v15.4s, v8.16b, v10.4b[1]
 	WORD $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
-	WORD $0x4e2fcc45 // fmla v5.4s, v2.4s, v15.4s
-	WORD $0x3ca86825 // str q5, [x1, x8]
-	WORD $0x54ffed01 // b.ne l2
+	WORD $0x3dc00024 // ldr q4, [x1]
+	WORD $0x4f8ae92f // sdot v15.4s, v9.16b, v10.4b[2]
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0xbd400342 // ldr s2, [x26]
+	WORD $0x4faae96f // sdot v15.4s, v11.16b, v10.4b[3]
+	WORD $0x4f821184 // fmla v4.4s, v12.4s, v2.s[0]
+	WORD $0x4e21d9e2 // scvtf v2.4s, v15.4s
+	WORD $0x3d800024 // str q4, [x1]
+	WORD $0xbc786804 // ldr s4, [x0, x24]
+	WORD $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
+	WORD $0x3ce86824 // ldr q4, [x1, x8]
+	WORD $0x4e23cc44 // fmla v4.4s, v2.4s, v3.4s
+	WORD $0xbc786b42 // ldr s2, [x26, x24]
+	WORD $0x4f821184 // fmla v4.4s, v12.4s, v2.s[0]
+	WORD $0x3ca86824 // str q4, [x1, x8]
+	WORD $0x54ffef81 // b.ne l2
 	WORD $0x110005ad // add w13, w13, #0x1
 	WORD $0x910081ce // add x14, x14, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x710021bf // cmp w13, #0x8
 	WORD $0x91001129 // add x9, x9, #0x4
 	WORD $0x9100116b // add x11, x11, #0x4
-	WORD $0x54ffeb21 // b.ne l1
+	WORD $0x54ffeda1 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x912d02d6 // add x22, x22, #0xb40
-	WORD $0x54ffea4c // b.gt l0
+	WORD $0x54ffeccc // b.gt l0
 
 l3:
 	RET

@@ -36,6 +36,8 @@ type ops struct {
 	quantize func(q []int8, d, x []float32)
 	// sumHalves sets s to the sums of len(s) half blocks of q.
 	sumHalves func(s []int16, q []int8)
+	// sumBlocks sets s to the sums of len(s) blocks of q times their scales d.
+	sumBlocks func(s []float32, q []int8, d []float32)
 	// addTo adds delta to x; they have the same length.
 	addTo func(x, delta []float32)
 	// scaleMul sets out to (x * scale) * w; all have the same length, and out may be x.
@@ -109,6 +111,7 @@ func portable() *ops {
 		dot:          dot,
 		quantize:     quantize,
 		sumHalves:    sumHalves,
+		sumBlocks:    sumBlocks,
 		addTo:        addTo,
 		scaleMul:     scaleMul,
 		divide:       divide,

@@ -55,6 +55,7 @@ func avx2() *ops {
 	recurrentAVX2(o)
 	o.quantize = quantizeVector
 	o.sumHalves = sumHalvesVector
+	o.sumBlocks = sumBlocksVector
 	o.addTo = addToVector
 	o.scaleMul = scaleMulVector
 	o.divide = divideVector
@@ -118,6 +119,9 @@ func quantizeAVX2(q *int8, d, x *float32, blocks int, c *[4]float32)
 func sumHalvesAVX2(s *int16, q *int8, blocks int)
 
 //go:noescape
+func sumBlocksAVX2(s *float32, q *int8, d *float32, blocks int)
+
+//go:noescape
 func expSubAVX2(s *float32, m float32, steps int, c *[14]float32)
 
 //go:noescape
@@ -155,6 +159,13 @@ func sumHalvesVector(s []int16, q []int8) {
 	}
 	q = q[:16*len(s)]
 	sumHalvesAVX2(&s[0], &q[0], len(s)/2)
+}
+
+func sumBlocksVector(s []float32, q []int8, d []float32) {
+	if len(s) > 0 {
+		q, d = q[:blockElems*len(s)], d[:len(s)]
+		sumBlocksAVX2(&s[0], &q[0], &d[0], len(s))
+	}
 }
 
 func expSubVector(s []float32, m float32) {

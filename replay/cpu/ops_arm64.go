@@ -17,6 +17,7 @@ func fastest() *ops {
 	o.features = []string{"neon"}
 	o.quantize = quantizeVector
 	o.sumHalves = sumHalvesVector
+	o.sumBlocks = sumBlocksVector
 	o.addTo = addToVector
 	o.scaleMul = scaleMulVector
 	o.rotateHalves = rotateHalvesVector
@@ -92,6 +93,9 @@ func quantizeNEON(q *int8, d, x *float32, blocks int, c *[3]float32)
 func sumHalvesNEON(s *int16, q *int8, n int)
 
 //go:noescape
+func sumBlocksNEON(s *float32, q *int8, d *float32, n int)
+
+//go:noescape
 func expSubNEON(s *float32, n int, m *float32, c *[14]float32)
 
 //go:noescape
@@ -120,6 +124,13 @@ func sumHalvesVector(s []int16, q []int8) {
 	if len(s) > 0 {
 		q = q[:16*len(s)]
 		sumHalvesNEON(&s[0], &q[0], len(s))
+	}
+}
+
+func sumBlocksVector(s []float32, q []int8, d []float32) {
+	if len(s) > 0 {
+		q, d = q[:blockElems*len(s)], d[:len(s)]
+		sumBlocksNEON(&s[0], &q[0], &d[0], len(s))
 	}
 }
 

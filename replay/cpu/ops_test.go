@@ -221,6 +221,35 @@ func TestSumHalves(t *testing.T) {
 	}
 }
 
+// TestSumBlocks compares sumBlocks with plain sums times the scales, including the largest ones.
+func TestSumBlocks(t *testing.T) {
+	r := rand.New(rand.NewPCG(10, 2))
+	for n := range 14 {
+		q, d := int8s(guarded(t, uint64(n*blockElems))), float32s(guarded(t, uint64(4*n)))
+		want := make([]float32, n)
+		for i := range d {
+			sum := 0
+			for j := range blockElems {
+				v := r.IntN(255) - 127
+				if i%3 == 1 {
+					v = 127 - 254*(i/3%2)
+				}
+				q[i*blockElems+j] = int8(v)
+				sum += v
+			}
+			d[i] = float32(r.NormFloat64())
+			want[i] = d[i] * float32(sum)
+		}
+		for name, o := range implementations() {
+			got := make([]float32, n)
+			o.sumBlocks(got, q, d)
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: %v, want %v", name, got, want)
+			}
+		}
+	}
+}
+
 // TestProducts compares the integer products with float64 products of the integers and float16 values.
 func TestProducts(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 1))

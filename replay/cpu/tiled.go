@@ -5,7 +5,8 @@ import (
 )
 
 // tiledInput holds rows of quantised activations in a worker's private memory. Row j begins at
-// mem[j*stride]: [in] int8, [in/32] float32 scales, [in/16] int16 sums of half blocks.
+// mem[j*stride]: [in] int8, [in/32] float32 scales, and [in/16] int16 sums of half blocks or, if the weights'
+// type has wholeSums, [in/32] float32 sums of blocks times their scales.
 type tiledInput struct {
 	mem    []byte
 	stride int
@@ -14,9 +15,36 @@ type tiledInput struct {
 }
 
 // row returns row j's quants, scales and sums.
-func (t *tiledInput) row(j int) (q []int8, d []float32, s []int16) {
+func (t *tiledInput) row(j int) (q []int8, d []float32, s []byte) {
 	row := t.mem[j*t.stride:]
-	return int8s(row[:t.in]), float32s(row[t.in:][:t.in/8]), int16s(row[t.in+t.in/8:][:t.in/8])
+	return int8s(row[:t.in]), float32s(row[t.in:][:t.in/8]), row[t.in+t.in/8:][:t.in/8]
+}
+
+// wholeSums reports whether tiled products of a type need the sums of whole blocks of the activations, times their
+// scales, because one minimum belongs to a block. Those of other types need the sums of half blocks, if any.
+func wholeSums(t dtype.Type) bool {
+	f := dtype.FormOf(t)
+	return f != nil && f.Minimum && f.Sub != blockElems/2
+}
+
+// sum sets s to the sums of activations, of whole blocks or of half blocks.
+func (o *ops) sum(s []byte, q []int8, d []float32, whole bool) {
+	if whole {
+		o.sumBlocks(float32s(s), q, d)
+	} else {
+		o.sumHalves(int16s(s), q)
+	}
+}
+
+// sumBlocks sets s to the sums of the blocks of q times their scales d.
+func sumBlocks(s []float32, q []int8, d []float32) {
+	for i := range s {
+		var sum int32
+		for _, v := range q[blockElems*i:][:blockElems] {
+			sum += int32(v)
+		}
+		s[i] = d[i] * float32(sum)
+	}
 }
 
 // tiledFunc multiplies strips of 16 rows in layout dtype.Tiled16 with rows of activations:
@@ -98,7 +126,7 @@ const tiledRows = 4
 func tiledPortable(t dtype.Type) tiledFunc {
 	elems, _ := t.Block()
 	size, _ := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(elems))
-	per, mins, load := elems/blockElems, hasMinimum(t), tiledLoads[t]
+	per, mins, whole, load := elems/blockElems, hasMinimum(t), wholeSums(t), tiledLoads[t]
 	scaled, two := scaledTiles(t)
 	return func(y []float32, yStride int, w []byte, strips int, x *tiledInput) {
 		blocks := x.in / elems
@@ -121,11 +149,16 @@ func tiledPortable(t dtype.Type) tiledFunc {
 								integer := int64(part[0])*int64(b.scale[0]) + int64(part[1])*int64(b.scale[1])
 								sum[j] = fma32(float32(b.d*d[i]), float32(integer), sum[j])
 							}
-							low, high := int32(sums[2*i]), int32(sums[2*i+1])
-							if mins && two {
-								sum[j] = fma32(float32(b.m*d[i]), float32(b.min[0]*low+b.min[1]*high), sum[j])
-							} else if mins {
-								sum[j] = fma32(float32(b.m*float32(b.min[0])), float32(d[i]*float32(low+high)), sum[j])
+							switch {
+							case whole:
+								sum[j] = fma32(float32(b.m*float32(b.min[0])), float32s(sums)[i], sum[j])
+							case mins:
+								low, high := int32(int16s(sums)[2*i]), int32(int16s(sums)[2*i+1])
+								if two {
+									sum[j] = fma32(float32(b.m*d[i]), float32(b.min[0]*low+b.min[1]*high), sum[j])
+								} else {
+									sum[j] = fma32(b.m, float32(d[i]*float32(low+high)), sum[j])
+								}
 							}
 						}
 					}

@@ -27,13 +27,13 @@ func loops512() map[dtype.Type]tiledLoops {
 	return map[dtype.Type]tiledLoops{
 		dtype.Q8_0:   {tiledQ8_0x1AVX512, tiledQ8_0x2AVX512, tiledQ8_0x4AVX512, tiledQ8_0x8AVX512, tiledQ8_0AMX},
 		dtype.Q4_0:   {tiledQ4_0x1AVX512, tiledQ4_0x2AVX512, tiledQ4_0x4AVX512, tiledQ4_0x8AVX512, tiledQ4_0AMX},
-		dtype.Q4_1:   {tiledQ4_1x1AVX512, tiledQ4_1x2AVX512, tiledQ4_1x4AVX512, nil, tiledQ4_1AMX},
+		dtype.Q4_1:   {tiledQ4_1x1AVX512, tiledQ4_1x2AVX512, tiledQ4_1x4AVX512, tiledQ4_1x8AVX512, tiledQ4_1AMX},
 		dtype.Q5_0:   {tiledQ5_0x1AVX512, tiledQ5_0x2AVX512, tiledQ5_0x4AVX512, tiledQ5_0x8AVX512, tiledQ5_0AMX},
-		dtype.Q5_1:   {tiledQ5_1x1AVX512, tiledQ5_1x2AVX512, tiledQ5_1x4AVX512, nil, tiledQ5_1AMX},
+		dtype.Q5_1:   {tiledQ5_1x1AVX512, tiledQ5_1x2AVX512, tiledQ5_1x4AVX512, tiledQ5_1x8AVX512, tiledQ5_1AMX},
 		dtype.Q2_K:   {tiledQ2_Kx1AVX512, tiledQ2_Kx2AVX512, tiledQ2_Kx4AVX512, nil, tiledQ2_KAMX},
 		dtype.Q3_K:   {tiledQ3_Kx1AVX512, tiledQ3_Kx2AVX512, tiledQ3_Kx4AVX512, nil, tiledQ3_KAMX},
-		dtype.Q4_K:   {tiledQ4_Kx1AVX512, tiledQ4_Kx2AVX512, tiledQ4_Kx4AVX512, nil, tiledQ4_KAMX},
-		dtype.Q5_K:   {tiledQ5_Kx1AVX512, tiledQ5_Kx2AVX512, tiledQ5_Kx4AVX512, nil, tiledQ5_KAMX},
+		dtype.Q4_K:   {tiledQ4_Kx1AVX512, tiledQ4_Kx2AVX512, tiledQ4_Kx4AVX512, tiledQ4_Kx8AVX512, tiledQ4_KAMX},
+		dtype.Q5_K:   {tiledQ5_Kx1AVX512, tiledQ5_Kx2AVX512, tiledQ5_Kx4AVX512, tiledQ5_Kx8AVX512, tiledQ5_KAMX},
 		dtype.Q6_K:   {tiledQ6_Kx1AVX512, tiledQ6_Kx2AVX512, tiledQ6_Kx4AVX512, nil, tiledQ6_KAMX},
 		dtype.IQ4_NL: {tiledIQ4_NLx1AVX512, tiledIQ4_NLx2AVX512, tiledIQ4_NLx4AVX512, tiledIQ4_NLx8AVX512, tiledIQ4_NLAMX},
 		dtype.IQ4_XS: {tiledIQ4_XSx1AVX512, tiledIQ4_XSx2AVX512, tiledIQ4_XSx4AVX512, tiledIQ4_XSx8AVX512, tiledIQ4_XSAMX},
@@ -93,6 +93,9 @@ func tiledQ4_1x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *
 func tiledQ4_1x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
+func tiledQ4_1x8AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
 func tiledQ5_0x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
@@ -112,6 +115,9 @@ func tiledQ5_1x2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *
 
 //go:noescape
 func tiledQ5_1x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ5_1x8AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledQ2_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
@@ -141,6 +147,9 @@ func tiledQ4_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *
 func tiledQ4_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
+func tiledQ4_Kx8AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
 func tiledQ5_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
@@ -148,6 +157,9 @@ func tiledQ5_Kx2AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *
 
 //go:noescape
 func tiledQ5_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ5_Kx8AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledQ6_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)

@@ -57,17 +57,17 @@ func finite512(tb testing.TB, t dtype.Type, b []byte, small bool) {
 	}
 }
 
-// input512 returns rows of quantised activations in the workers' layout, with pad bytes between
+// input512 returns rows of quantised activations for weights of a type in the workers' layout, with pad bytes between
 // rows and none after the last, which ends at a guard page.
-func input512(tb testing.TB, rows, in, pad int, x func(j int) []float32) *tiledInput {
+func input512(tb testing.TB, typ dtype.Type, rows, in, pad int, x func(j int) []float32) *tiledInput {
 	tb.Helper()
-	size := in + in/4
+	size, o := in+in/4, portable()
 	t := &tiledInput{stride: size + pad, in: in, rows: rows}
 	t.mem = guarded(tb, uint64((rows-1)*t.stride+size))
 	for j := range rows {
 		q, d, s := t.row(j)
 		quantize(q, d, x(j))
-		sumHalves(s, q)
+		o.sum(s, q, d, wholeSums(typ))
 	}
 	return t
 }
@@ -142,7 +142,7 @@ func TestTiled512(t *testing.T) {
 						}
 						finite512(t, typ, w, r.IntN(2) == 0)
 						scale := extremes[r.IntN(len(extremes))]
-						x := input512(t, rows, blocks*elems, 8*r.IntN(9), func(int) []float32 { return random(r, blocks*elems, scale) })
+						x := input512(t, typ, rows, blocks*elems, 8*r.IntN(9), func(int) []float32 { return random(r, blocks*elems, scale) })
 						check512(t, typ, w, strips, x)
 					}
 				}
@@ -166,7 +166,7 @@ func TestTiled512Chunks(t *testing.T) {
 			w[i] = byte(r.Uint32())
 		}
 		finite512(t, typ, w, true)
-		check512(t, typ, w, strips, input512(t, 15, blocks*elems, 64, func(int) []float32 { return random(r, blocks*elems, 1) }))
+		check512(t, typ, w, strips, input512(t, typ, 15, blocks*elems, 64, func(int) []float32 { return random(r, blocks*elems, 1) }))
 	}
 }
 
@@ -179,7 +179,7 @@ func TestTiled512EveryByte(t *testing.T) {
 		t.Run(typ.String(), func(t *testing.T) {
 			elems, _ := typ.Block()
 			size := blockSize512(t, typ)
-			most := input512(t, 13, elems, 0, func(j int) []float32 { // 8, 4 and 1 rows at a time
+			most := input512(t, typ, 13, elems, 0, func(j int) []float32 { // 8, 4 and 1 rows at a time
 				x := make([]float32, elems)
 				for i := range x {
 					x[i] = 127 // same sign; both signs by half blocks; alternating signs
@@ -217,7 +217,7 @@ func TestTiled512Nothing(t *testing.T) {
 				t.Errorf("%v: no columns: y[%d] = %v", typ, i, v)
 			}
 		}
-		run(nil, 0, nil, 0, input512(t, 1, 256, 0, func(int) []float32 { return make([]float32, 256) }))
+		run(nil, 0, nil, 0, input512(t, typ, 1, 256, 0, func(int) []float32 { return make([]float32, 256) }))
 		run(nil, 0, nil, 4, &tiledInput{in: 256})
 	}
 }
@@ -243,7 +243,7 @@ func BenchmarkTiled512(b *testing.B) {
 		y := make([]float32, 64*strips*dtype.TileRows)
 		for _, rows := range []int{1, 2, 4, 8, 64} {
 			b.Run(fmt.Sprintf("%v/%d", typ, rows), func(b *testing.B) {
-				x := input512(b, rows, columns, 64, func(int) []float32 { return random(r, columns, 1) })
+				x := input512(b, typ, rows, columns, 64, func(int) []float32 { return random(r, columns, 1) })
 				run := tiledAVX512()[typ]
 				b.SetBytes(int64(len(w)))
 				for b.Loop() {

@@ -27,95 +27,95 @@ func tiledAVX2() map[dtype.Type]tiledFunc {
 
 // stripFunc multiplies one strip with one row of activations, whose quants, scales and sums are
 // q, d and s. y is [16].
-type stripFunc func(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+type stripFunc func(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 
 // stripFourFunc multiplies one strip with four rows of activations, stride bytes apart. y is [4,
 // yStride] float32; 16 elements of each row are written.
-type stripFourFunc func(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+type stripFourFunc func(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 
 //go:noescape
-func tiledQ8_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+func tiledQ8_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 
 //go:noescape
-func tiledQ4_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+func tiledQ4_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 
 //go:noescape
-func tiledQ4_1AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+func tiledQ4_1AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 
 //go:noescape
-func tiledQ5_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+func tiledQ5_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 
 //go:noescape
-func tiledQ5_1AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+func tiledQ5_1AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 
 //go:noescape
-func tiledQ2_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+func tiledQ2_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 
 //go:noescape
-func tiledQ3_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+func tiledQ3_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 
 //go:noescape
-func tiledQ4_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+func tiledQ4_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 
 //go:noescape
-func tiledQ5_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+func tiledQ5_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 
 //go:noescape
-func tiledQ6_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+func tiledQ6_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 
 //go:noescape
-func tiledIQ4_NLAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+func tiledIQ4_NLAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 
 //go:noescape
-func tiledIQ4_XSAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+func tiledIQ4_XSAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 
 //go:noescape
-func tiledMXFP4AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+func tiledMXFP4AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 
 //go:noescape
-func tiledFourQ8_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+func tiledFourQ8_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 
 //go:noescape
-func tiledFourQ4_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+func tiledFourQ4_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 
 //go:noescape
-func tiledFourQ4_1AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+func tiledFourQ4_1AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 
 //go:noescape
-func tiledFourQ5_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+func tiledFourQ5_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 
 //go:noescape
-func tiledFourQ5_1AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+func tiledFourQ5_1AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 
 //go:noescape
-func tiledFourQ2_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+func tiledFourQ2_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 
 //go:noescape
-func tiledFourQ3_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+func tiledFourQ3_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 
 //go:noescape
-func tiledFourQ4_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+func tiledFourQ4_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 
 //go:noescape
-func tiledFourQ5_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+func tiledFourQ5_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 
 //go:noescape
-func tiledFourQ6_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+func tiledFourQ6_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 
 //go:noescape
-func tiledFourIQ4_NLAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+func tiledFourIQ4_NLAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 
 //go:noescape
-func tiledFourIQ4_XSAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+func tiledFourIQ4_XSAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 
 //go:noescape
-func tiledFourMXFP4AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+func tiledFourMXFP4AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 
 //go:noescape
-func tiledTQ2_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+func tiledTQ2_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *byte)
 
 //go:noescape
-func tiledFourTQ2_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+func tiledFourTQ2_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *byte, stride int)
 
 // tiledAssembled returns the product of a type. It multiplies a strip with all rows of
 // activations before the next strip, so that weights are read from memory once.

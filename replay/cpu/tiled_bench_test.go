@@ -22,7 +22,7 @@ func BenchmarkTiled(b *testing.B) {
 			b.Run(fmt.Sprintf("%v/%d", tt.t, c.rows), func(b *testing.B) {
 				strips := c.bytes / int(strip)
 				w := hostileTiles(b, r, tt.t, strips, in)
-				x := newTiledInput(b, r, in, c.rows, 0, 1, activations[0].f)
+				x := newTiledInput(b, tt.t, r, in, c.rows, 0, 1, activations[0].f)
 				n := strips * dtype.TileRows
 				y := make([]float32, c.rows*n)
 				run := tiledAVX2()[tt.t]

@@ -56,10 +56,11 @@ var activations = []struct {
 	{"0", func(*rand.Rand) int8 { return 0 }},
 }
 
-// newTiledInput returns rows of activations of a given magnitude, gap bytes apart, that end at an
+// newTiledInput returns rows of activations of a given magnitude for weights of a type, gap bytes apart, that end at an
 // inaccessible page.
-func newTiledInput(tb testing.TB, r *rand.Rand, in, rows, gap int, scale float64, f quantFunc) *tiledInput {
+func newTiledInput(tb testing.TB, typ dtype.Type, r *rand.Rand, in, rows, gap int, scale float64, f quantFunc) *tiledInput {
 	tb.Helper()
+	o := portable()
 	x := &tiledInput{stride: in + in/4 + gap, in: in, rows: rows}
 	x.mem = guarded(tb, uint64((rows-1)*x.stride+in+in/4))
 	for j := range rows {
@@ -70,7 +71,7 @@ func newTiledInput(tb testing.TB, r *rand.Rand, in, rows, gap int, scale float64
 		for i := range d {
 			d[i] = float32(math.Abs(r.NormFloat64()) * scale / 127)
 		}
-		sumHalves(s, q)
+		o.sum(s, q, d, wholeSums(typ))
 	}
 	return x
 }
@@ -144,7 +145,7 @@ func TestTiled(t *testing.T) {
 						for _, blocks := range []int{0, 1, 2, 3, 9} {
 							act := activations[r.IntN(len(activations))]
 							scale := extremes[r.IntN(len(extremes))]
-							x := newTiledInput(t, r, blocks*elems, rows, 4*r.IntN(3), scale, act.f)
+							x := newTiledInput(t, tt.t, r, blocks*elems, rows, 4*r.IntN(3), scale, act.f)
 							w := hostileTiles(t, r, tt.t, strips, blocks*elems)
 							gap := r.IntN(3)
 							same(t, fmt.Sprintf("%d rows, %d strips of %d blocks, x %s of %g", rows, strips, blocks, act.name, scale),
@@ -173,7 +174,7 @@ func TestTiledEveryByte(t *testing.T) {
 				w := hostileTiles(t, r, tt.t, 1, elems)
 				for _, act := range activations {
 					// Five rows are processed as four and one.
-					x := newTiledInput(t, r, elems, 5, 0, 1, act.f)
+					x := newTiledInput(t, tt.t, r, elems, 5, 0, 1, act.f)
 					for v := 0; v < 256; v += exhaustive.Pick(1, 5) { // 255 is among them
 						for i := range w {
 							w[i] = byte(v)
@@ -207,7 +208,7 @@ func TestTiledReference(t *testing.T) {
 					if err := dtype.Tile(tt.t, tiles, matrix, out, in); err != nil {
 						t.Fatal(err)
 					}
-					x := newTiledInput(t, r, in, rows, 0, 1, activations[0].f)
+					x := newTiledInput(t, tt.t, r, in, rows, 0, 1, activations[0].f)
 					got := tiledPortable(tt.t).multiply(t, tiles, strips, 0, x)
 					want := make([]float64, rows*out)
 					row := make([]byte, blocks*size)

@@ -34,3 +34,8 @@ void quantizeNEON(int8_t *q, float *d, float *x, int64_t blocks, float *c) {
 void sumHalvesNEON(int16_t *s, int8_t *q, int64_t n) {
 	for (; n > 0; n--, q += 16) *s++ = vaddlvq_s8(vld1q_s8(q));
 }
+
+// sumBlocksNEON sets s to the sums of n blocks (32 elements) of q times their scales d.
+void sumBlocksNEON(float *s, int8_t *q, float *d, int64_t n) {
+	for (; n > 0; n--, q += 32) *s++ = *d++ * (float)(vaddlvq_s8(vld1q_s8(q)) + vaddlvq_s8(vld1q_s8(q + 16)));
+}

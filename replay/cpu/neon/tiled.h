@@ -6,7 +6,7 @@
 // 2 rows by those of 2 rows of activations, so their sums are matrices of 2 by 2.
 //
 // x is a row of tiledInput as bytes: in int8 quants, in/32 float32 scales, and in/16 int16 sums
-// of half blocks. xStride is in bytes. The float sums are in y, whose stride is in floats; each
+// of half blocks or in/32 float32 sums of blocks times their scales. xStride is in bytes. The float sums are in y, whose stride is in floats; each
 // tile adds to them once per quarter, so all vector registers are free for integers.
 #include "neon.h"
 
@@ -54,7 +54,8 @@ typedef struct {
 	// Offsets of the integer scales and minimums of the first tile, and the distance to the
 	// next tile's. If two is set, the values of columns 16 to 31 follow after 16 bytes.
 	int scales, mins, next, two;
-	int bf16; // the scales and minimums are bfloat16
+	int bf16;  // the scales and minimums are bfloat16
+	int whole; // x has sums of whole blocks
 } shape;
 
 // nibble returns column group g of nibbles.
@@ -229,7 +230,9 @@ INLINE void multiply(int rows, shape t, quants load, int8x16_t table, floats d, 
 					if (mins) {
 						int32x4_t both = vmovl_s16(vreinterpret_s16_s32(vld1_dup_s32((const int32_t *)sums)));
 						float32x4_t part = m, by;
-						if (t.two) {
+						if (t.whole) {
+							by = vdupq_n_f32(single(sums));
+						} else if (t.two) {
 							float32x2_t of = vcvt_f32_s32(vget_low_s32(both));
 							part = vmulq_lane_f32(low, of, 0) + vmulq_lane_f32(high, of, 1);
 							by = vmulq_n_f32(m, single(p));
