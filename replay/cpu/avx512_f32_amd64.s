@@ -360,18 +360,78 @@ next:
 	PREFETCHT1 16512(R12)(CX*4)  \
 	PREFETCHT1 16576(R12)(CX*4)
 
+// WHOLEROWS sets R9 for rows of weights that follow one another.
+#define WHOLEROWS(shift) \
+	MOVQ R15, R9             \
+	SHLQ $shift, R9
+
+// A function of parts computes some columns. Its rows of weights are wStride bytes apart. The sums begin with those at
+// sums, 24 vectors for four rows of weights, if bit 0 of flags is set, and are stored there instead of becoming
+// products if bit 1 is set.
+#define PARTROWS(shift) \
+	MOVQ wStride+56(FP), R9
+
+#define EACH24(OP) \
+	OP(0, Z0)   \
+	OP(1, Z1)   \
+	OP(2, Z2)   \
+	OP(3, Z3)   \
+	OP(4, Z4)   \
+	OP(5, Z5)   \
+	OP(6, Z6)   \
+	OP(7, Z7)   \
+	OP(8, Z8)   \
+	OP(9, Z9)   \
+	OP(10, Z10) \
+	OP(11, Z11) \
+	OP(12, Z12) \
+	OP(13, Z13) \
+	OP(14, Z14) \
+	OP(15, Z15) \
+	OP(16, Z16) \
+	OP(17, Z17) \
+	OP(18, Z18) \
+	OP(19, Z19) \
+	OP(20, Z20) \
+	OP(21, Z21) \
+	OP(22, Z22) \
+	OP(23, Z23)
+#define LOADPART(i, Z) \
+	VMOVUPS (64*i)(AX), Z
+#define KEEPPART(i, Z) \
+	VMOVUPS Z, (64*i)(AX)
+
+#define BEGINPART \
+	TESTB $1, flags+72(FP)   \
+	JEQ   zero               \
+	MOVQ  sums+64(FP), AX   \
+	EACH24(LOADPART)         \
+	JMP   begin              \
+zero: \
+	ZERO6                    \
+begin:
+#define ENDPART \
+	TESTB $2, flags+72(FP)   \
+	JEQ   fold               \
+	MOVQ  sums+64(FP), AX   \
+	EACH24(KEEPPART)         \
+	JMP   kept               \
+fold: \
+	STORE6                   \
+kept: \
+	ADDQ  $(24*64), sums+64(FP)
+
 // PRODUCT is the body of a function for weights of 1<<shift bytes. FIRST runs before the blocks
 // of four rows of weights.
-#define PRODUCT(shift, GET, GETTAIL, ZERO, ROWS, STORE, FIRST, SETUP, FETCH) \
+#define PRODUCT(shift, STRIDE, GET, GETTAIL, ZERO, ROWS, STORE, FIRST, SETUP, FETCH) \
 	MOVQ y+0(FP), DI             \
 	MOVQ yStride+8(FP), R8       \
 	MOVQ w+16(FP), SI            \
 	MOVQ in+32(FP), R15          \
 	MOVQ x+40(FP), DX            \
 	MOVQ xStride+48(FP), BX      \
+	STRIDE(shift)                \
 	MOVQ R15, CX                 \
-	MOVQ R15, R9                 \
-	SHLQ $shift, R9              \
 	ANDQ $~15, R15               \
 	SHLQ $shift, R15             \
 	ANDQ $15, CX                 \
@@ -399,9 +459,9 @@ block: \
 	SHLL    CX, AX               \
 	DECL    AX                   \
 	KMOVW   AX, K2               \
+	ZERO                         \
 	MOVQ    DX, AX               \
 	XORL    CX, CX               \
-	ZERO                         \
 	TESTQ   R15, R15             \
 	JLE     tail                 \
 step: \
@@ -428,48 +488,60 @@ store: \
 
 // func floatF32x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF32x1AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(2, GETF32, GETF32TAIL, ZERO1, ROWS1, STORE1, WIDE(16, WIDE1(2, GETF32), STOREWIDE1), AHEAD, FAR32)
+	PRODUCT(2, WHOLEROWS, GETF32, GETF32TAIL, ZERO1, ROWS1, STORE1, WIDE(16, WIDE1(2, GETF32), STOREWIDE1), AHEAD, FAR32)
 
 // func floatF32x2AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF32x2AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(2, GETF32, GETF32TAIL, ZERO2, ROWS2, STORE2, WIDE(8, WIDE2(2, GETF32), STOREWIDE2), AHEAD, FAR32)
+	PRODUCT(2, WHOLEROWS, GETF32, GETF32TAIL, ZERO2, ROWS2, STORE2, WIDE(8, WIDE2(2, GETF32), STOREWIDE2), AHEAD, FAR32)
 
 // func floatF32x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF32x4AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(2, GETF32, GETF32TAIL, ZERO4X, ROWS4, STORE4, NARROW, STRIDES, BEYOND32)
+	PRODUCT(2, WHOLEROWS, GETF32, GETF32TAIL, ZERO4X, ROWS4, STORE4, NARROW, STRIDES, BEYOND32)
 
 // func floatF32x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF32x6AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(2, GETF32, GETF32TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, BEYOND32)
+	PRODUCT(2, WHOLEROWS, GETF32, GETF32TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, BEYOND32)
+
+// func partF32x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
+TEXT ·partF32x6AVX512(SB), NOSPLIT, $0-80
+	PRODUCT(2, PARTROWS, GETF32, GETF32TAIL, BEGINPART, ROWS6, ENDPART, NARROW, STRIDES, BEYOND32)
 
 // func floatF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF16x1AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETF16, GETF16TAIL, ZERO1, ROWS1, STORE1, HEADS1, AHEAD, FAR16)
+	PRODUCT(1, WHOLEROWS, GETF16, GETF16TAIL, ZERO1, ROWS1, STORE1, HEADS1, AHEAD, FAR16)
 
 // func floatF16x2AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF16x2AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETF16, GETF16TAIL, ZERO2, ROWS2, STORE2, HEADS2, AHEAD, FAR16)
+	PRODUCT(1, WHOLEROWS, GETF16, GETF16TAIL, ZERO2, ROWS2, STORE2, HEADS2, AHEAD, FAR16)
 
 // func floatF16x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF16x4AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETF16, GETF16TAIL, ZERO4X, ROWS4, STORE4, NARROW, STRIDES, BEYOND16)
+	PRODUCT(1, WHOLEROWS, GETF16, GETF16TAIL, ZERO4X, ROWS4, STORE4, NARROW, STRIDES, BEYOND16)
 
 // func floatF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF16x6AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETF16, GETF16TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, BEYOND16)
+	PRODUCT(1, WHOLEROWS, GETF16, GETF16TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, BEYOND16)
+
+// func partF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
+TEXT ·partF16x6AVX512(SB), NOSPLIT, $0-80
+	PRODUCT(1, PARTROWS, GETF16, GETF16TAIL, BEGINPART, ROWS6, ENDPART, NARROW, STRIDES, BEYOND16)
 
 // func floatBF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatBF16x1AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETBF16, GETBF16TAIL, ZERO1, ROWS1, STORE1, WIDE(16, WIDE1(1, GETBF16), STOREWIDE1), AHEAD, FAR16)
+	PRODUCT(1, WHOLEROWS, GETBF16, GETBF16TAIL, ZERO1, ROWS1, STORE1, WIDE(16, WIDE1(1, GETBF16), STOREWIDE1), AHEAD, FAR16)
 
 // func floatBF16x2AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatBF16x2AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETBF16, GETBF16TAIL, ZERO2, ROWS2, STORE2, WIDE(8, WIDE2(1, GETBF16), STOREWIDE2), AHEAD, FAR16)
+	PRODUCT(1, WHOLEROWS, GETBF16, GETBF16TAIL, ZERO2, ROWS2, STORE2, WIDE(8, WIDE2(1, GETBF16), STOREWIDE2), AHEAD, FAR16)
 
 // func floatBF16x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatBF16x4AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETBF16, GETBF16TAIL, ZERO4X, ROWS4, STORE4, NARROW, STRIDES, BEYOND16)
+	PRODUCT(1, WHOLEROWS, GETBF16, GETBF16TAIL, ZERO4X, ROWS4, STORE4, NARROW, STRIDES, BEYOND16)
 
 // func floatBF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatBF16x6AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETBF16, GETBF16TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, BEYOND16)
+	PRODUCT(1, WHOLEROWS, GETBF16, GETBF16TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, BEYOND16)
+
+// func partBF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
+TEXT ·partBF16x6AVX512(SB), NOSPLIT, $0-80
+	PRODUCT(1, PARTROWS, GETBF16, GETBF16TAIL, BEGINPART, ROWS6, ENDPART, NARROW, STRIDES, BEYOND16)

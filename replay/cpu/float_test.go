@@ -31,7 +31,7 @@ func TestFloatAgrees(t *testing.T) {
 	for name, o := range implementations() {
 		for _, typ := range floatTypes {
 			t.Run(fmt.Sprintf("%s/%v", name, typ), func(t *testing.T) {
-				for range 300 {
+				for i := range 300 {
 					n, in, rows := r.IntN(12), r.IntN(100), r.IntN(15)
 					switch r.IntN(5) {
 					case 0, 1:
@@ -40,6 +40,9 @@ func TestFloatAgrees(t *testing.T) {
 						in, rows = 64*(1+r.IntN(9)), 1
 					case 3: // rows of K, several of which are multiplied together
 						n, in, rows = r.IntN(40), 64*(1+r.IntN(3)), 1+r.IntN(3)
+					}
+					if i%30 == 0 { // rows that are computed in parts of their columns, with more activations than sums fit
+						n, in, rows = r.IntN(36), 1025+r.IntN(1200), 6+r.IntN(64)
 					}
 					x := &floatInput{in: in, stride: in + r.IntN(3), rows: rows}
 					x.x = guardedFloats(t, random(r, max(0, (rows-1)*x.stride+in), extremes[r.IntN(len(extremes))]))
@@ -73,11 +76,12 @@ func TestFloatAgrees(t *testing.T) {
 	}
 }
 
-// TestFloatChunks uses more weights than are processed at a time.
+// TestFloatChunks uses more weights than are processed at a time, in rows that are computed in parts, also after FP8
+// has become float32.
 func TestFloatChunks(t *testing.T) {
 	r := rand.New(rand.NewPCG(62, 1))
-	const n, in, rows = 301, 1040, 9
-	for _, typ := range floatTypes {
+	const n, in, rows = 301, 1152, 9
+	for _, typ := range append([]dtype.Type{dtype.FP8, dtype.FP8 + 8}, floatTypes...) {
 		w := randomBytes(t, r, typ, n*in, 1)
 		x := &floatInput{x: random(r, rows*in, 1), in: in, stride: in, rows: rows}
 		want := make([]float32, rows*n)

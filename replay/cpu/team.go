@@ -106,6 +106,7 @@ func newTeam(d *Device, n int, size teamSize, cpus []int) (*team, error) {
 		if err != nil {
 			return nil, err
 		}
+		preferHuge(mem)
 		t.add(mem)
 	}
 	if n > 1 {
@@ -113,6 +114,7 @@ func newTeam(d *Device, n int, size teamSize, cpus []int) (*team, error) {
 		if t.shared, err = allocate(size.scratch); err != nil {
 			return nil, err
 		}
+		preferHuge(t.shared)
 		parts, err := allocate(size.parts)
 		if err != nil {
 			return nil, err
