@@ -504,7 +504,7 @@ TEXT ·floatF32x6AVX512(SB), NOSPLIT, $0-56
 
 // func partF32x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
 TEXT ·partF32x6AVX512(SB), NOSPLIT, $0-80
-	PRODUCT(2, PARTROWS, GETF32, GETF32TAIL, BEGINPART, ROWS6, ENDPART, NARROW, STRIDES, BEYOND32)
+	PRODUCT(2, PARTROWS, GETF32, GETF32TAIL, BEGINPART, ROWS6, ENDPART, NARROW, STRIDES, NARROW)
 
 // func floatF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF16x1AVX512(SB), NOSPLIT, $0-56
@@ -524,7 +524,7 @@ TEXT ·floatF16x6AVX512(SB), NOSPLIT, $0-56
 
 // func partF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
 TEXT ·partF16x6AVX512(SB), NOSPLIT, $0-80
-	PRODUCT(1, PARTROWS, GETF16, GETF16TAIL, BEGINPART, ROWS6, ENDPART, NARROW, STRIDES, BEYOND16)
+	PRODUCT(1, PARTROWS, GETF16, GETF16TAIL, BEGINPART, ROWS6, ENDPART, NARROW, STRIDES, NARROW)
 
 // func floatBF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatBF16x1AVX512(SB), NOSPLIT, $0-56
@@ -544,4 +544,4 @@ TEXT ·floatBF16x6AVX512(SB), NOSPLIT, $0-56
 
 // func partBF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
 TEXT ·partBF16x6AVX512(SB), NOSPLIT, $0-80
-	PRODUCT(1, PARTROWS, GETBF16, GETBF16TAIL, BEGINPART, ROWS6, ENDPART, NARROW, STRIDES, BEYOND16)
+	PRODUCT(1, PARTROWS, GETBF16, GETBF16TAIL, BEGINPART, ROWS6, ENDPART, NARROW, STRIDES, NARROW)
