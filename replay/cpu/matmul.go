@@ -224,7 +224,7 @@ func (k *matmul) more(w *worker, lo, hi int) {
 // if that is more: the block is read from beyond the second-level cache for each part, in as much time as about a
 // hundred rows of W take.
 const (
-	partBytes   = 256 << 10
+	partBytes = 256 << 10
 	wholeRows = 512
 )
 
