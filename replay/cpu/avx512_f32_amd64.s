@@ -365,10 +365,10 @@ next:
 	MOVQ R15, R9             \
 	SHLQ $shift, R9
 
-// A function of parts computes some columns. Its rows of weights are wStride bytes apart. The sums begin with those at
+// A function of slices computes some columns. Its rows of weights are wStride bytes apart. The sums begin with those at
 // sums, 24 vectors for four rows of weights, if bit 0 of flags is set, and are stored there instead of becoming
 // products if bit 1 is set.
-#define PARTROWS(shift) \
+#define SLICEROWS(shift) \
 	MOVQ wStride+56(FP), R9
 
 #define EACH24(OP) \
@@ -396,25 +396,25 @@ next:
 	OP(21, Z21) \
 	OP(22, Z22) \
 	OP(23, Z23)
-#define LOADPART(i, Z) \
+#define LOADSUM(i, Z) \
 	VMOVUPS (64*i)(AX), Z
-#define KEEPPART(i, Z) \
+#define KEEPSUM(i, Z) \
 	VMOVUPS Z, (64*i)(AX)
 
-#define BEGINPART \
+#define BEGINSLICE \
 	TESTB $1, flags+72(FP)   \
 	JEQ   zero               \
 	MOVQ  sums+64(FP), AX   \
-	EACH24(LOADPART)         \
+	EACH24(LOADSUM)         \
 	JMP   begin              \
 zero: \
 	ZERO6                    \
 begin:
-#define ENDPART \
+#define ENDSLICE \
 	TESTB $2, flags+72(FP)   \
 	JEQ   fold               \
 	MOVQ  sums+64(FP), AX   \
-	EACH24(KEEPPART)         \
+	EACH24(KEEPSUM)         \
 	JMP   kept               \
 fold: \
 	STORE6                   \
@@ -502,9 +502,9 @@ TEXT ·floatF32x4AVX512(SB), NOSPLIT, $0-56
 TEXT ·floatF32x6AVX512(SB), NOSPLIT, $0-56
 	PRODUCT(2, WHOLEROWS, GETF32, GETF32TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, BEYOND32)
 
-// func partF32x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
-TEXT ·partF32x6AVX512(SB), NOSPLIT, $0-80
-	PRODUCT(2, PARTROWS, GETF32, GETF32TAIL, BEGINPART, ROWS6, ENDPART, NARROW, STRIDES, NARROW)
+// func sliceF32x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
+TEXT ·sliceF32x6AVX512(SB), NOSPLIT, $0-80
+	PRODUCT(2, SLICEROWS, GETF32, GETF32TAIL, BEGINSLICE, ROWS6, ENDSLICE, NARROW, STRIDES, NARROW)
 
 // func floatF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF16x1AVX512(SB), NOSPLIT, $0-56
@@ -522,9 +522,9 @@ TEXT ·floatF16x4AVX512(SB), NOSPLIT, $0-56
 TEXT ·floatF16x6AVX512(SB), NOSPLIT, $0-56
 	PRODUCT(1, WHOLEROWS, GETF16, GETF16TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, BEYOND16)
 
-// func partF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
-TEXT ·partF16x6AVX512(SB), NOSPLIT, $0-80
-	PRODUCT(1, PARTROWS, GETF16, GETF16TAIL, BEGINPART, ROWS6, ENDPART, NARROW, STRIDES, NARROW)
+// func sliceF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
+TEXT ·sliceF16x6AVX512(SB), NOSPLIT, $0-80
+	PRODUCT(1, SLICEROWS, GETF16, GETF16TAIL, BEGINSLICE, ROWS6, ENDSLICE, NARROW, STRIDES, NARROW)
 
 // func floatBF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatBF16x1AVX512(SB), NOSPLIT, $0-56
@@ -542,6 +542,6 @@ TEXT ·floatBF16x4AVX512(SB), NOSPLIT, $0-56
 TEXT ·floatBF16x6AVX512(SB), NOSPLIT, $0-56
 	PRODUCT(1, WHOLEROWS, GETBF16, GETBF16TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, BEYOND16)
 
-// func partBF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
-TEXT ·partBF16x6AVX512(SB), NOSPLIT, $0-80
-	PRODUCT(1, PARTROWS, GETBF16, GETBF16TAIL, BEGINPART, ROWS6, ENDPART, NARROW, STRIDES, NARROW)
+// func sliceBF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
+TEXT ·sliceBF16x6AVX512(SB), NOSPLIT, $0-80
+	PRODUCT(1, SLICEROWS, GETBF16, GETBF16TAIL, BEGINSLICE, ROWS6, ENDSLICE, NARROW, STRIDES, NARROW)

@@ -13,10 +13,10 @@ type floatInput struct {
 	x                []float32
 	in, stride, rows int
 
-	buf  [256]float32      // buffer for converted weights
-	wide [wideRows]float32 // buffer for whole rows of converted weights
-	sums [8][lanes]float32 // sums of the rows of activations, if they are not in registers
-	part [partSize]float32 // sums of rows of which some columns have been computed, by partLoop
+	buf    [256]float32       // buffer for converted weights
+	wide   [wideRows]float32  // buffer for whole rows of converted weights
+	sums   [8][lanes]float32  // sums of the rows of activations, if they are not in registers
+	slices [sliceSize]float32 // sums of rows of which some columns have been computed, by sliceLoop
 }
 
 // row returns row j.
@@ -55,16 +55,16 @@ func floatDecoded(decode func(dst []float32, src []byte), elems, size int, accum
 // the second-level cache next to the activations.
 const wideRows = 16 << 10
 
-// Long rows of many rows of activations are computed in parts of their columns, so that a part of the activations stays
+// Long rows of many rows of activations are computed in slices of their columns, so that a slice of the activations stays
 // in the first-level cache for several rows of weights.
 const (
-	partRows    = 6    // rows of activations that are computed together
-	partColumns = 1024 // largest number of columns of a part
-	partWeights = 16   // rows of weights whose sums are kept meanwhile
-	partGroups  = 10   // largest number of groups of rows of activations whose sums are kept
-	partSums    = partRows * partWeights * lanes
+	sliceRows    = 6    // rows of activations that are computed together
+	sliceColumns = 1024 // largest number of columns of a slice
+	sliceWeights = 16   // rows of weights whose sums are kept meanwhile
+	sliceGroups  = 10   // largest number of groups of rows of activations whose sums are kept
+	sliceSums    = sliceRows * sliceWeights * lanes
 
-	partSize = partGroups*partSums + align/4 // with room to align the sums
+	sliceSize = sliceGroups*sliceSums + align/4 // with room to align the sums
 )
 
 // floatExpanded returns the product of a type with blocks. It converts several rows of weights to

@@ -51,7 +51,7 @@ func floatF32x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, x
 func floatF32x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 
 //go:noescape
-func partF32x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
+func sliceF32x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
 
 //go:noescape
 func floatF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
@@ -66,7 +66,7 @@ func floatF16x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, x
 func floatF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 
 //go:noescape
-func partF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
+func sliceF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
 
 //go:noescape
 func floatBF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
@@ -81,7 +81,7 @@ func floatBF16x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, 
 func floatBF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 
 //go:noescape
-func partBF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
+func sliceBF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
 
 //go:noescape
 func addScaledF16x1AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
@@ -148,13 +148,13 @@ func floatAVX2(o *ops) {
 // floatAVX512 sets the float loops for a processor that hasAVX512.
 func floatAVX512(o *ops) {
 	o.fp8ToF32 = fp8ToF32Vector512
-	parts := map[dtype.Type]partLoop{dtype.F32: partF32x6AVX512, dtype.F16: partF16x6AVX512, dtype.BF16: partBF16x6AVX512}
+	slices := map[dtype.Type]sliceLoop{dtype.F32: sliceF32x6AVX512, dtype.F16: sliceF16x6AVX512, dtype.BF16: sliceBF16x6AVX512}
 	for t, loops := range map[dtype.Type][]floatLoop{
 		dtype.F32:  {1: floatF32x1AVX512, 2: floatF32x2AVX512, 4: floatF32x4AVX512, 6: floatF32x6AVX512},
 		dtype.F16:  {1: floatF16x1AVX512, 2: floatF16x2AVX512, 4: floatF16x4AVX512, 6: floatF16x6AVX512},
 		dtype.BF16: {1: floatBF16x1AVX512, 2: floatBF16x2AVX512, 4: floatBF16x4AVX512, 6: floatBF16x6AVX512},
 	} {
-		o.float[t] = inOrder(t, floatAssembled(t, loops[:3]), inParts(t, parts[t], floatAssembled(t, loops)))
+		o.float[t] = inOrder(t, floatAssembled(t, loops[:3]), inSlices(t, slices[t], floatAssembled(t, loops)))
 	}
 	for t, stream := range map[dtype.Type]streamLoop{dtype.F32: streamF32AVX512, dtype.F16: streamF16AVX512, dtype.BF16: streamBF16AVX512} {
 		o.float[t] = streamed(t, stream, o.float[t])
@@ -192,65 +192,65 @@ func inOrder(t dtype.Type, pairs, all floatFunc) floatFunc {
 	}
 }
 
-// partLoop is a floatLoop for [partRows] rows of activations and in columns of longer rows: rows of weights are wStride
-// bytes apart. With partFrom, the sums begin with those at sums, [n/4, partRows, 4, lanes], and with partMore they are
+// sliceLoop is a floatLoop for [sliceRows] rows of activations and in columns of longer rows: rows of weights are wStride
+// bytes apart. With sliceFrom, the sums begin with those at sums, [n/4, sliceRows, 4, lanes], and with sliceMore they are
 // stored there and y is not written.
-type partLoop func(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
+type sliceLoop func(y *float32, yStride int, w *byte, n, in int, x *float32, xStride, wStride int, sums *float32, flags int)
 
 const (
-	partFrom = 1 << iota
-	partMore
+	sliceFrom = 1 << iota
+	sliceMore
 )
 
-// inParts returns a product that computes rows of more than [partColumns] columns in parts, if there are at least
-// [partRows] rows of activations. whole computes others, and the rows of activations that are left.
-func inParts(t dtype.Type, loop partLoop, whole floatFunc) floatFunc {
+// inSlices returns a product that computes rows of more than [sliceColumns] columns in slices, if there are at least
+// [sliceRows] rows of activations. whole computes others, and the rows of activations that are left.
+func inSlices(t dtype.Type, loop sliceLoop, whole floatFunc) floatFunc {
 	_, size := t.Block()
 	return func(y []float32, yStride int, w []byte, n int, x *floatInput) {
-		groups := x.rows / partRows
-		if x.in <= partColumns || groups == 0 || n <= 0 {
+		groups := x.rows / sliceRows
+		if x.in <= sliceColumns || groups == 0 || n <= 0 {
 			whole(y, yStride, w, n, x)
 			return
 		}
 		row := size * x.in
 		rows, all := x.rows, x.x
-		for first := 0; first < groups; first += partGroups {
-			x.rows = min(groups-first, partGroups) * partRows
-			for i := 0; i < n; i += partWeights {
-				some := min(partWeights, n-i)
+		for first := 0; first < groups; first += sliceGroups {
+			x.rows = min(groups-first, sliceGroups) * sliceRows
+			for i := 0; i < n; i += sliceWeights {
+				some := min(sliceWeights, n-i)
 				loop.weights(y[i:], yStride, w[i*row:][:some*row], some, x)
 			}
 			x.x, y = x.x[min(len(x.x), x.rows*x.stride):], y[min(len(y), x.rows*yStride):]
 		}
-		if x.rows = rows % partRows; x.rows > 0 {
+		if x.rows = rows % sliceRows; x.rows > 0 {
 			whole(y, yStride, w, n, x)
 		}
 		x.x, x.rows = all, rows
 	}
 }
 
-// weights computes the products of n rows of weights, at most [partWeights], part by part. The rows of x are whole
-// groups, at most [partGroups].
-func (loop partLoop) weights(y []float32, yStride int, w []byte, n int, x *floatInput) {
-	sums := x.part[:]
+// weights computes the products of n rows of weights, at most [sliceWeights], slice by slice. The rows of x are whole
+// groups, at most [sliceGroups].
+func (loop sliceLoop) weights(y []float32, yStride int, w []byte, n int, x *floatInput) {
+	sums := x.slices[:]
 	for !aligned(sums, align) {
 		sums = sums[1:]
 	}
 	row := len(w) / n
 	size := row / x.in
-	parts := (x.in + partColumns - 1) / partColumns
-	columns := ((x.in+parts-1)/parts + lanes - 1) / lanes * lanes
+	count := (x.in + sliceColumns - 1) / sliceColumns
+	columns := ((x.in+count-1)/count + lanes - 1) / lanes * lanes
 	f, y := x.x[:(x.rows-1)*x.stride+x.in], y[:(x.rows-1)*yStride+n]
 	for at := 0; at < x.in; at += columns {
 		flags := 0
 		if at > 0 {
-			flags |= partFrom
+			flags |= sliceFrom
 		}
 		if at+columns < x.in {
-			flags |= partMore
+			flags |= sliceMore
 		}
-		for j := 0; j < x.rows; j += partRows {
-			loop(&y[j*yStride], 4*yStride, &w[at*size], n, min(columns, x.in-at), &f[j*x.stride+at], 4*x.stride, row, &sums[j/partRows*partSums:][:partSums][0], flags)
+		for j := 0; j < x.rows; j += sliceRows {
+			loop(&y[j*yStride], 4*yStride, &w[at*size], n, min(columns, x.in-at), &f[j*x.stride+at], 4*x.stride, row, &sums[j/sliceRows*sliceSums:][:sliceSums][0], flags)
 		}
 	}
 }

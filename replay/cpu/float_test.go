@@ -41,7 +41,7 @@ func TestFloatAgrees(t *testing.T) {
 					case 3: // rows of K, several of which are multiplied together
 						n, in, rows = r.IntN(40), 64*(1+r.IntN(3)), 1+r.IntN(3)
 					}
-					if i%30 == 0 { // rows that are computed in parts of their columns, with more activations than sums fit
+					if i%30 == 0 { // rows that are computed in slices of their columns, with more activations than sums fit
 						n, in, rows = r.IntN(36), 1025+r.IntN(1200), 6+r.IntN(64)
 					}
 					x := &floatInput{in: in, stride: in + r.IntN(3), rows: rows}
@@ -76,7 +76,7 @@ func TestFloatAgrees(t *testing.T) {
 	}
 }
 
-// TestFloatChunks uses more weights than are processed at a time, in rows that are computed in parts, also after FP8
+// TestFloatChunks uses more weights than are processed at a time, in rows that are computed in slices, also after FP8
 // has become float32.
 func TestFloatChunks(t *testing.T) {
 	r := rand.New(rand.NewPCG(62, 1))

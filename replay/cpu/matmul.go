@@ -203,7 +203,7 @@ func (k *matmul) more(w *worker, lo, hi int) {
 		k.block(w, rows, lo, hi)
 		return
 	}
-	part := blocks * max(1, partBytes/(k.group*k.rowBytes), wholeRows/k.group)
+	part := blocks * max(1, partBytes/(k.group*k.rowBytes), partRows/k.group)
 	for ; lo < hi; lo += part {
 		end := min(lo+part, hi)
 		for i := range blocks {
@@ -220,12 +220,12 @@ func (k *matmul) more(w *worker, lo, hi int) {
 	w.from, w.rows = 0, rows
 }
 
-// A part of the weights that is multiplied with a block of rows of x at a time has partBytes bytes, or wholeRows rows
+// A part of the weights that is multiplied with a block of rows of x at a time has partBytes bytes, or partRows rows
 // if that is more: the block is read from beyond the second-level cache for each part, in as much time as about a
 // hundred rows of W take.
 const (
 	partBytes = 256 << 10
-	wholeRows = 512
+	partRows  = 512
 )
 
 // block multiplies groups lo to hi-1 with w.rows rows of x from w.from. all is the number of rows of
