@@ -195,34 +195,31 @@ func (k *matmul) run(w *worker, lo, hi int) {
 	k.more(w, lo, hi)
 }
 
-// more multiplies units. It multiplies a part of the weights that fits in the second-level cache
-// with a block of rows of x, which fits too, before the next block.
+// more multiplies units. The units of a part of the weights follow one another: those of its groups with the first
+// block of rows of x, then with the second, and so on. So a block, which fits in the second-level cache, is multiplied
+// with many groups, and the weights of a part are read from memory once.
 func (k *matmul) more(w *worker, lo, hi int) {
 	blocks, rows := k.blocks(w), w.rows
 	if blocks == 1 {
 		k.block(w, rows, lo, hi)
 		return
 	}
-	part := blocks * max(1, partBytes/(k.group*k.rowBytes), partRows/k.group)
-	for ; lo < hi; lo += part {
-		end := min(lo+part, hi)
-		for i := range blocks {
-			// Unit g*blocks+i is group g and block i.
-			first, last := (lo-i+blocks-1)/blocks, (end-i+blocks-1)/blocks
-			if first == last {
-				continue
-			}
-			w.from = i * rowBlock
-			w.rows = min(rowBlock, rows-w.from)
-			k.block(w, rows, first, last)
-		}
+	groups, part := (k.out+k.group-1)/k.group, max(1, partBytes/(k.group*k.rowBytes), partRows/k.group)
+	for lo < hi {
+		first := lo / (part * blocks) * part // of the part's groups
+		count, at := min(part, groups-first), lo-first*blocks
+		block, from := at/count, at%count
+		n := min(count-from, hi-lo)
+		w.from = block * rowBlock
+		w.rows = min(rowBlock, rows-w.from)
+		k.block(w, rows, first+from, first+from+n)
+		lo += n
 	}
 	w.from, w.rows = 0, rows
 }
 
-// A part of the weights that is multiplied with a block of rows of x at a time has partBytes bytes, or partRows rows
-// if that is more: the block is read from beyond the second-level cache for each part, in as much time as about a
-// hundred rows of W take.
+// A part of the weights has partBytes bytes, or partRows rows if that is more: reading a block of rows of x from beyond
+// the second-level cache takes as long as multiplying it with about a hundred rows of W.
 const (
 	partBytes = 256 << 10
 	partRows  = 512
