@@ -168,6 +168,43 @@ func TestMatmul(t *testing.T) {
 	}
 }
 
+// TestMatmulUnits executes the units of products of many rows in pieces, and checks that each product is computed once.
+func TestMatmulUnits(t *testing.T) {
+	r := rand.New(rand.NewPCG(24, 2))
+	for range 200 {
+		rows, out := 1+r.IntN(300), 1+r.IntN(3000)
+		k := &matmul{in: 1, out: out, group: 1 + r.IntN(40), xStride: 1, yStride: out, rowBytes: []int{4, 4 << 10}[r.IntN(2)]}
+		k.x, k.y, k.w = make([]float32, rows), make([]float32, rows*out), make([]byte, out*k.rowBytes)
+		for i := range k.x {
+			k.x[i] = float32(i)
+		}
+		k.float = func(y []float32, yStride int, w []byte, n int, x *floatInput) {
+			if n <= 0 || x.rows <= 0 || x.rows > rowBlock || n*k.rowBytes != len(w) {
+				t.Fatalf("%d rows of W of %d bytes with %d of x", n, len(w), x.rows)
+			}
+			for j := range x.rows {
+				for i := range n {
+					y[j*yStride+i] += 1 + x.row(j)[0]
+				}
+			}
+		}
+		w := &worker{rows: rows}
+		for lo, units := 0, k.units(w); lo < units; {
+			hi := min(units, lo+1+r.IntN(1+units/(1+r.IntN(20))))
+			k.run(w, lo, hi)
+			lo = hi
+		}
+		for i, v := range k.y {
+			if v != float32(1+i/out) {
+				t.Fatalf("%d rows, %d of W in groups of %d: y[%d] is %v", rows, out, k.group, i, v)
+			}
+		}
+		if w.rows != rows || w.from != 0 {
+			t.Fatalf("the worker has rows %d to %d after it", w.from, w.from+w.rows)
+		}
+	}
+}
+
 func testMatmul(t *testing.T, r *rand.Rand, p product, input, bias uint32, out, blocks, rows, group int) {
 	t.Helper()
 	elems, _ := p.weight.Block()
