@@ -180,7 +180,7 @@ softmetal-vet:
 	$(SOFTMETAL) vet -tags softmetal ./...
 
 softmetal-device: softmetal-vet
-	$(SOFTMETAL) test -vet=off -timeout 20m -tags 'softmetal exhaustive' ./replay/metal/... ./internal/metal/pipelines
+	$(SOFTMETAL) test -vet=off -timeout 20m -tags 'softmetal exhaustive' ./replay/metal/... ./internal/metal/...
 
 softmetal-sessions: softmetal-vet
 	$(SOFTMETAL) test -vet=off -timeout 20m -tags 'softmetal exhaustive' -run TestMetal . ./replay ./cmd/pianola ./internal/e2e

@@ -30,8 +30,7 @@ type SessionOptions struct {
 	IgnoreStops bool
 	// Reserve is the number of positions whose KV cache is allocated from the start. The
 	// rest is allocated between submissions as the context grows, which takes time on GPUs.
-	// 0 reserves the whole context with Options.RealTime and in ModeRecord on Metal, whose
-	// recordings contain the addresses of caches, and otherwise the device's minimum.
+	// 0 reserves the whole context with Options.RealTime, and otherwise the device's minimum.
 	Reserve int
 	// Priority ranks the calls of sessions of a model with Options.Parallel; larger ones go first.
 	// A level of priority is worth a second of waiting, so that every call is served.
@@ -65,7 +64,7 @@ func (m *Model) replayOptions(o SessionOptions) replay.SessionOptions {
 		ro.ChainTime = RealTimeChain
 	}
 	ro.Pinned = o.Reserve > 0 || m.realTime
-	if o.Reserve == 0 && (m.realTime || m.mode == ModeRecord && m.device == DeviceMetal) && !m.parallel() {
+	if o.Reserve == 0 && m.realTime && !m.parallel() {
 		ro.Reserve = int(m.t.Header.Context)
 	}
 	if !o.IgnoreStops {

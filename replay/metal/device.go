@@ -95,8 +95,12 @@ type Device struct {
 	scratch   []driver.Buffer
 	secondary [flights]driver.Buffer // of mode record: the secondary bytes of all commands, then the execution ranges
 	ranges    [flights][]byte        // the execution ranges
-	exec      *executor
-	memory    replay.Memory
+
+	recordings [flights]recording // of mode record
+	bindings   atomic.Uint64      // number of bindings so far
+	sessions   atomic.Int64       // number of open sessions
+	exec       *executor
+	memory     replay.Memory
 }
 
 // New opens the system's GPU and returns it as a device. It uses little memory before Load. The

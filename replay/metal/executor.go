@@ -229,7 +229,10 @@ func (e *executor) encode(j *job) error {
 				// The step after a replay is known to the device alone, and only a recording takes it from there.
 				return e.commit(f)
 			}
-			e.add(f, i, r.Program, from, take, &step, placed)
+			if err := e.add(f, i, r.Program, from, take, &step, placed); err != nil {
+				e.free <- f
+				return err
+			}
 			placed = take.tokens > 0
 			n := take.tokens
 			if n == 0 {
@@ -312,7 +315,7 @@ func (e *executor) advance(program uint32, step *table.Step, tokens uint32) {
 
 // add appends a share of a run to a flight. from is its first token. placed reports whether the
 // device's step block holds that token's position.
-func (e *executor) add(f *flight, run int, program, from uint32, take share, step *table.Step, placed bool) {
+func (e *executor) add(f *flight, run int, program, from uint32, take share, step *table.Step, placed bool) error {
 	d, s := e.d, f.job.Session
 	p, of := &d.programs[program], &d.table.Programs[program]
 	tokens := max(1, take.tokens)
@@ -334,7 +337,10 @@ func (e *executor) add(f *flight, run int, program, from uint32, take share, ste
 		Encoded: bit(take.tokens == 0),
 	}
 	if d.o.Mode == modeRecord && take.tokens > 0 {
-		r.Patch = s.patches[program]
+		if err := d.record(s, f.i, program); err != nil {
+			return e.fault(f, err)
+		}
+		r.Patch = uint32(p.patch)
 		if !placed {
 			device.PutStep(f.places[f.used*driver.PlaceBytes:][:driver.PlaceBytes], step)
 			r.Move, r.PlaceAt = 1, uint32(f.used)
@@ -359,6 +365,7 @@ func (e *executor) add(f *flight, run int, program, from uint32, take share, ste
 	if take.tokens > 0 || take.end == int(of.First+of.Count) {
 		f.tokens += int(tokens)
 	}
+	return nil
 }
 
 // paceOf returns the expected duration of a program, divided by the predicted one, and whether the
@@ -375,7 +382,7 @@ func (e *executor) bind(f *flight) {
 	c, s := f.chain, f.job.Session
 	c.RunCount, c.Step, c.StepOffset = uint32(f.used), s.step.buffer, s.step.offset
 	if e.d.o.Mode == modeRecord {
-		c.Recording = s.recordings[f.i]
+		c.Recording = e.d.recordings[f.i].buffer
 		c.Written, c.WrittenCount = unsafe.SliceData(s.written[f.i]), uint32(len(s.written[f.i]))
 		c.Read, c.ReadCount = unsafe.SliceData(s.read), uint32(len(s.read))
 	}
@@ -504,7 +511,9 @@ func (e *executor) timed(j *job, run int, r *replay.Run, times []time.Duration) 
 			break
 		}
 		f.begin(j)
-		e.add(f, run, r.Program, token, share{tokens: 1}, &step, true)
+		if err := e.add(f, run, r.Program, token, share{tokens: 1}, &step, true); err != nil {
+			return err
+		}
 		e.bind(f)
 		f.chain.Recording = 0
 		f.chain.Labels = 1

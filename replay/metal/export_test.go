@@ -6,6 +6,9 @@ import (
 	"github.com/pianola-engine/pianola/replay"
 )
 
+// Flights is the number of command buffers in flight.
+const Flights = flights
+
 // ForTest sets options that only tests use.
 func (o Options) ForTest(tokens int, unchecked, cold bool) Options {
 	o.tokens, o.unchecked, o.cold = tokens, unchecked, cold

@@ -22,26 +22,27 @@ func (d backend) Shrink(s *session, positions int) (device.Room, error) {
 // Room returns the caches that Grow and Shrink allocate.
 func (d backend) Room(positions int) device.Room { return d.caches.Room(positions, align) }
 
-// resize gives a session other caches, copies the rows of the positions to keep, and binds and
-// records its commands again.
+// resize gives a session other caches, copies the rows of the positions to keep, and binds its
+// commands again.
 func (d backend) resize(s *session, positions, keep int) (room device.Room, err error) {
 	old, mem := s.grown, slices.Clone(s.mem)
-	s.grown = grown{room: d.caches.Capacity(positions), kv: owned{drv: d.drv}, made: owned{drv: d.drv}}
+	s.grown = grown{room: d.caches.Capacity(positions), kv: owned{drv: d.drv}, binding: d.bindings.Add(1)}
 	blocks, err := d.moveCaches(s, mem, old.room, keep)
 	if err == nil {
 		d.bindCaches(s)
 		if d.o.Mode == modeRecord {
-			err = d.record(s, append(blocks, s.blocks...))
+			err = d.list(s, append(blocks, s.blocks...))
+		}
+		if err == nil && d.o.Mode == modeRecord && d.sessions.Load() == 1 {
+			err = d.exec.prepare(s)
 		}
 	}
 	if err != nil {
-		s.made.free()
 		s.kv.free()
 		s.grown, s.mem = old, mem
 		d.bindCaches(s)
 		return room, err
 	}
-	old.made.free()
 	old.kv.free()
 	return device.Room{Positions: s.room, Bytes: s.size, Most: s.size + old.size}, nil
 }

@@ -53,6 +53,11 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	if err := l.tables(); err != nil {
 		return m, err
 	}
+	if d.o.Mode == modeRecord {
+		if err := d.newRecordings(t); err != nil {
+			return m, err
+		}
+	}
 	if d.exec, err = newExecutor(d.Device, t); err != nil {
 		return m, err
 	}
@@ -100,6 +105,7 @@ func (d backend) Unload(left []*session) error {
 		s.free()
 	}
 	d.own.free()
+	d.sessions.Store(0)
 	d.warm.Store(false)
 	d.exec = nil
 	return nil
@@ -130,6 +136,7 @@ type program struct {
 	lists    uint64 // offset in params of the patch list, or of the first token's list
 	listSize uint64 // distance between the tokens' lists
 	params   uint64 // offset of the parameters of the kernel patch
+	patch    int    // index of its first patch in a recording
 	patched  bool   // there is a patch kernel
 }
 

@@ -4,81 +4,64 @@ import (
 	"fmt"
 
 	"github.com/pianola-engine/pianola/internal/metal/driver"
+	"github.com/pianola-engine/pianola/table"
 )
 
 // maxRecorded is the largest number of commands in an indirect command buffer.
 const maxRecorded = 16384
 
-// patchCount returns the number of patches in a recording: one per program, or one per token of a
-// command buffer.
-func (d *Device) patchCount() int {
-	n := 0
-	for i := range d.programs {
-		switch p := &d.programs[i]; {
-		case p.ranged:
-			n += d.o.tokens
-		case p.patched:
-			n++
-		}
-	}
-	return n
+// recording is an indirect command buffer of mode record: the table's commands at their indices, followed by the
+// patches. Each flight has one, which every session uses: before a flight replays a program for another session,
+// or after the session's caches have moved, the program's commands are recorded again.
+type recording struct {
+	buffer  driver.Recording
+	patches []driver.Command // bound to the flight's secondary bytes
+	bound   []uint64         // binding of the session for which each program is recorded; 0: none
 }
 
-// record creates a session's recordings, one for each command buffer in flight: the table's
-// commands at their indices, followed by the patches.
-func (d *Device) record(s *session, blocks []driver.Buffer) error {
-	t := d.table
-	if len(s.cmds) > maxRecorded {
-		return fmt.Errorf("metal: %d commands exceed the %d of an indirect command buffer", len(s.cmds), maxRecorded)
+// patches returns the number of a program's patches in a recording.
+func (p *program) patches(d *Device) int {
+	switch {
+	case p.ranged:
+		return d.o.tokens
+	case p.patched:
+		return 1
 	}
-	var err error
-	if s.read, err = array[driver.Object](&s.made, len(d.weights)+1); err != nil {
-		return err
+	return 0
+}
+
+// newRecordings allocates the recordings of a table and the patches in them.
+func (d *Device) newRecordings(t *table.Table) error {
+	at := len(t.Cmds)
+	for i := range d.programs {
+		d.programs[i].patch = at
+		at += d.programs[i].patches(d)
 	}
-	copy(s.read, d.weights)
-	s.read[len(d.weights)] = d.params
-	s.patches = make([]uint32, len(t.Programs))
+	if at > maxRecorded {
+		return fmt.Errorf("metal: %d commands exceed the %d of an indirect command buffer", at, maxRecorded)
+	}
 	for flight := range flights {
-		written, err := array[driver.Object](&s.made, len(blocks)+len(d.scratch)+1)
-		if err != nil {
+		r := &d.recordings[flight]
+		var err error
+		if r.patches, err = array[driver.Command](&d.own, at-len(t.Cmds)); err != nil {
 			return err
 		}
-		copy(written, blocks)
-		copy(written[len(blocks):], d.scratch)
-		written[len(written)-1] = d.secondary[flight]
-		s.written[flight] = written
-		d.patchCommands(s, flight)
-		r, err := d.drv.Recording(len(s.cmds))
-		if err != nil {
-			return fmt.Errorf("metal: recording of %d commands: %w", len(s.cmds), err)
+		d.patchCommands(r.patches, len(t.Cmds), flight)
+		if r.buffer, err = d.drv.Recording(at); err != nil {
+			return fmt.Errorf("metal: recording of %d commands: %w", at, err)
 		}
-		s.made.add(r)
-		s.recordings[flight] = r
-		bound := &driver.Bound{Params: d.params, Second: d.secondary[flight], Step: s.step.buffer, StepOffset: s.step.offset}
-		if err := d.drv.Record(r, 0, s.cmds[:len(t.Cmds)], bound); err != nil {
-			return fmt.Errorf("metal: recording: %w", err)
-		}
-		// A patch has no secondary bytes, and must not read the memory that it writes.
-		bound.Second = d.params
-		if err := d.drv.Record(r, len(t.Cmds), s.cmds[len(t.Cmds):], bound); err != nil {
-			return fmt.Errorf("metal: recording: patches: %w", err)
-		}
+		d.own.add(r.buffer)
+		r.bound = make([]uint64, len(d.programs))
 	}
 	return nil
 }
 
-// patchCommands fills in the patches for one command buffer in flight.
-func (d *Device) patchCommands(s *session, flight int) {
-	at := len(d.table.Cmds)
+// patchCommands fills in the patches for one flight, the first of which has the given index in a recording.
+func (d *Device) patchCommands(list []driver.Command, first, flight int) {
 	for i := range d.programs {
 		p := &d.programs[i]
-		n := 1
-		if p.ranged {
-			n = d.o.tokens
-		}
-		s.patches[i] = uint32(at)
-		for token := range n {
-			c := &s.cmds[at+token]
+		for token := range p.patches(d) {
+			c := &list[p.patch-first+token]
 			*c = driver.Command{
 				Pipeline: d.patch.pipeline.Handle, Params: p.params, Label: p.label,
 				Groups: [3]uint32{1, 1, 1}, Threads: [3]uint32{uint32(d.patch.threads), 1, 1}, ThreadgroupMemory: d.patch.memory,
@@ -86,6 +69,67 @@ func (d *Device) patchCommands(s *session, flight int) {
 			c.Buffers[0], c.Offsets[0] = d.params, p.lists+uint64(token)*p.listSize
 			c.Buffers[1] = d.secondary[flight]
 		}
-		at += n
 	}
+}
+
+// record makes sure that a program is recorded for a session. The flight must not be on the GPU.
+func (d *Device) record(s *session, flight int, program uint32) error {
+	r, p, of := &d.recordings[flight], &d.programs[program], &d.table.Programs[program]
+	if r.bound[program] == s.binding {
+		return nil
+	}
+	r.bound[program] = 0
+	bound := &driver.Bound{Params: d.params, Second: d.secondary[flight], Step: s.step.buffer, StepOffset: s.step.offset}
+	if err := d.drv.Record(r.buffer, int(of.First), s.cmds[of.First:of.First+of.Count], bound); err != nil {
+		return fmt.Errorf("metal: recording: %w", err)
+	}
+	// A patch has no secondary bytes, and must not read the memory that it writes.
+	bound.Second = d.params
+	if err := d.drv.Record(r.buffer, p.patch, r.patches[p.patch-len(d.table.Cmds):][:p.patches(d)], bound); err != nil {
+		return fmt.Errorf("metal: recording: patches: %w", err)
+	}
+	r.bound[program] = s.binding
+	return nil
+}
+
+// prepare records every program for a session, which is the only one, so that its first submissions need not. It does
+// nothing while a flight is in use.
+func (e *executor) prepare(s *session) error {
+	for range flights {
+		select {
+		case f := <-e.free:
+			defer func() { e.free <- f }()
+		default:
+			return nil
+		}
+	}
+	for flight := range flights {
+		for program := range e.d.programs {
+			if err := e.d.record(s, flight, uint32(program)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// list lists the objects that the recorded commands of a session use, which has the given buffers.
+func (d *Device) list(s *session, blocks []driver.Buffer) error {
+	var err error
+	if s.read, err = array[driver.Object](&s.kv, len(d.weights)+1); err != nil {
+		return err
+	}
+	copy(s.read, d.weights)
+	s.read[len(d.weights)] = d.params
+	for flight := range flights {
+		written, err := array[driver.Object](&s.kv, len(blocks)+len(d.scratch)+1)
+		if err != nil {
+			return err
+		}
+		copy(written, blocks)
+		copy(written[len(blocks):], d.scratch)
+		written[len(written)-1] = d.secondary[flight]
+		s.written[flight] = written
+	}
+	return nil
 }

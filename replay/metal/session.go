@@ -36,7 +36,7 @@ type session struct {
 	mem  []place // place of each slot
 	step place
 
-	cmds   []driver.Command // commands of the table; in mode record followed by the patches
+	cmds   []driver.Command // commands of the table
 	blocks []driver.Buffer  // buffers of the fixed slots
 	grown
 
@@ -50,16 +50,13 @@ type grown struct {
 	size uint64 // their size
 
 	// Of mode record.
-	made       owned
-	recordings [flights]driver.Recording
-	patches    []uint32 // index of each program's first patch
-	written    [flights][]driver.Object
-	read       []driver.Object
+	binding uint64 // number of the places that the commands are bound to, which no other session has
+	written [flights][]driver.Object
+	read    []driver.Object
 }
 
 // free releases everything that a session owns.
 func (s *session) free() {
-	s.made.free()
 	s.kv.free()
 	s.own.free()
 }
@@ -71,12 +68,14 @@ type backend struct{ *Device }
 func (d backend) Open() (s *session, size uint64, err error) {
 	s = &session{own: owned{drv: d.drv}}
 	size, err = d.fill(s)
+	d.sessions.Add(1)
 	return s, size, err
 }
 
 // Free frees a session.
-func (backend) Free(s *session) error {
+func (d backend) Free(s *session) error {
 	s.free()
+	d.sessions.Add(-1)
 	return nil
 }
 
@@ -118,7 +117,7 @@ func (d *Device) fill(s *session) (size uint64, err error) {
 	}
 	_, step, _ := t.Slot(table.SlotStep) // Load has checked that the table has one
 	s.step = s.mem[step]
-	if s.cmds, err = array[driver.Command](&s.own, len(t.Cmds)+d.patchCount()); err != nil {
+	if s.cmds, err = array[driver.Command](&s.own, len(t.Cmds)); err != nil {
 		return 0, err
 	}
 	for i := range t.Cmds {

@@ -184,6 +184,7 @@ int pm_record(void *recording, uint32_t at, const pm_command *commands, uint32_t
             const pm_command *c = &commands[i];
             id<MTLIndirectComputeCommand> command = [(id<MTLIndirectCommandBuffer>)recording indirectComputeCommandAtIndex:at + i];
             if (!command) return pm_failed(e, nil, "no indirect command");
+            [command reset]; // it may have been recorded before
             [command setComputePipelineState:(id<MTLComputePipelineState>)c->pipeline];
             for (NSUInteger b = 0; b < pm_bindings; b++) {
                 if (c->buffers[b]) [command setKernelBuffer:(id<MTLBuffer>)c->buffers[b] offset:c->offsets[b] atIndex:b];

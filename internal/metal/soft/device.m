@@ -48,6 +48,7 @@ const char *soft_data(dispatch_data_t d);
 }
 - (void)dealloc {
     if (![self leaves]) return;
+    life->freed = YES;
     soft_add_bytes(-(int64_t)n);
     if (!wrapped) {
         munmap(host, mapped);
@@ -323,6 +324,7 @@ struct constant {
     if (options & MTLResourceStorageModePrivate) soft_violate("a buffer without host access");
     SoftBuffer *b = [SoftBuffer new];
     b->n = length;
+    b->life = calloc(1, sizeof *b->life);
     b->untracked = (options & MTLResourceHazardTrackingModeUntracked) != 0;
     if (!b->untracked) soft_violate("a buffer whose hazards Metal tracks");
     soft_add_bytes((int64_t)length);

@@ -97,6 +97,10 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
             wrong(self, "%s: buffer %u is not set", k->name, i);
             continue;
         }
+        if (b->life && b->life->freed) {
+            wrong(self, "%s: buffer %u of an indirect command has been freed", k->name, i);
+            continue;
+        }
         const NSUInteger need = i == index_step ? 64 : 16;
         if (i >= index_second && (b->buffer ? b->buffer->n - b->offset : b->length) < need)
             wrong(self, "%s: buffer %u is shorter than %lu bytes", k->name, i, need);
@@ -191,15 +195,18 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
     if (![self compute:"useResources:count:usage:"]) return;
     for (NSUInteger i = 0; i < count; i++) [self declare:(SoftResource *)resources[i] usage:(int)how];
 }
-- (void)executed:(SoftRecording *)r {
+// executed notes that commands of a recording are executed. Their buffers are in flight if a residency set contains
+// them; other buffers must be declared. A recording may have other commands, whose buffers are not in flight or have
+// been freed.
+- (void)executed:(SoftRecording *)r from:(NSUInteger)first count:(NSUInteger)count of:(const SoftBuffer *)step {
     [owner use:r];
-    for (NSUInteger i = 0; r != recorded && i < r->count; i++) {
+    for (NSUInteger i = first; i < first + count; i++) {
+        const soft_bound *all = r->commands[i].bound;
+        if (step && all[index_step].buffer != step) continue;
         for (int b = 0; b < max_buffers; b++) {
-            SoftBuffer *bound = r->commands[i].bound[b].buffer;
-            if (bound && soft_resident(owner->queue, bound)) [owner use:bound];
+            if (all[b].buffer && !all[b].life->freed && soft_resident(owner->queue, all[b].buffer)) [owner use:all[b].buffer];
         }
     }
-    recorded = r;
     // After a recording's commands, the encoder's state is undefined.
     memset(&state, 0, sizeof state);
     dispatched = YES;
@@ -215,7 +222,7 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
     soft_op *op = [self add:op_execute];
     op->recording = r;
     op->range = range;
-    [self executed:r];
+    [self executed:r from:range.location count:range.length of:NULL];
 }
 - (void)executeCommandsInBuffer:(id<MTLIndirectCommandBuffer>)buffer indirectBuffer:(id<MTLBuffer>)from indirectBufferOffset:(NSUInteger)offset {
     CALLED("executeCommandsInBuffer:indirectBuffer:indirectBufferOffset:");
@@ -230,7 +237,14 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
     op->from = b;
     op->from_offset = offset;
     [owner use:b];
-    [self executed:op->recording];
+    // Which commands are executed is known later, but they have the step block of the first.
+    SoftRecording *r = op->recording;
+    const uint32_t first = *(const uint32_t *)(b->gpu + offset);
+    const SoftBuffer *step = first < r->count ? r->commands[first].bound[index_step].buffer : NULL;
+    const BOOL again = r == recorded && step == recorded_step;
+    [self executed:r from:0 count:again || !step ? 0 : r->count of:step];
+    recorded = r;
+    recorded_step = step;
 }
 - (void)sampleCountersInBuffer:(id<MTLCounterSampleBuffer>)buffer atSampleIndex:(NSUInteger)index withBarrier:(BOOL)barrier {
     CALLED("sampleCountersInBuffer:atSampleIndex:withBarrier:");
@@ -365,7 +379,7 @@ static void keep(SoftEncoder *e, SoftFence **list, SoftFence *f) {
     } else if (offset >= b->n || offset % 4) {
         soft_violate("indirect command %lu: offset %lu of a buffer of %lu bytes", number, offset, b->n);
     } else {
-        d->bound[index] = (soft_bound){.buffer = b, .offset = offset};
+        d->bound[index] = (soft_bound){.buffer = b, .life = b->life, .offset = offset};
     }
 }
 - (void)concurrentDispatchThreadgroups:(MTLSize)groups threadsPerThreadgroup:(MTLSize)threads {

@@ -96,8 +96,15 @@ NSError *soft_error(NSInteger code, const char *format, ...) __attribute__((form
 @end
 extern pthread_mutex_t soft_flight;
 
+// soft_life tells whether a buffer exists. It stays allocated after the buffer, because recordings may bind buffers
+// that have been freed.
+typedef struct soft_life {
+    BOOL freed;
+} soft_life;
+
 @interface SoftBuffer : SoftResource <MTLBuffer> {
   @public
+    soft_life *life;
     char *host, *gpu; // two mappings of the same memory
     NSUInteger n, mapped;
     BOOL wrapped, untracked;
@@ -127,6 +134,7 @@ extern pthread_mutex_t soft_flight;
 // soft_bound is an argument: a buffer, or bytes.
 typedef struct soft_bound {
     SoftBuffer *buffer;
+    const soft_life *life; // of the buffer, in a recording
     NSUInteger offset;
     const void *bytes;
     NSUInteger length;
@@ -206,7 +214,9 @@ typedef struct soft_member {
     NSUInteger used_count;
     soft_dispatch state;
     BOOL dispatched; // a command was dispatched since the last barrier
-    SoftRecording *recorded; // the recording that was executed last
+    // The recording that was executed last by a range of its commands in a buffer, and their step block.
+    SoftRecording *recorded;
+    const SoftBuffer *recorded_step;
     void **blobs;
     NSUInteger blob_count;
     int open_groups; // open debug groups

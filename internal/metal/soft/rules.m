@@ -21,12 +21,11 @@ struct bench {
 
 static const MTLResourceOptions untracked = MTLResourceStorageModeShared | MTLResourceHazardTrackingModeUntracked;
 
-// constants returns the function constants of the kernels used here, all 0.
+// constants returns values of 0 for the function constants of the kernels used here, and others.
 static MTLFunctionConstantValues *constants(void) {
     MTLFunctionConstantValues *values = [[MTLFunctionConstantValues new] autorelease];
     const uint32_t zero = 0;
-    [values setConstantValue:&zero type:MTLDataTypeUInt atIndex:13]; // argmax: parts
-    [values setConstantValue:&zero type:MTLDataTypeUInt atIndex:20]; // silu_mul: activation
+    for (NSUInteger i = 0; i < 32; i++) [values setConstantValue:&zero type:MTLDataTypeUInt atIndex:i];
     return values;
 }
 
@@ -228,6 +227,25 @@ static void not_resident(struct bench *t) {
 static void not_resident_for_writing(struct bench *t) {
     record(t, t->silu, 64);
     use(t, MTLResourceUsageRead, 3);
+    execute(t);
+    run(t);
+}
+static void recorded_buffer_freed(struct bench *t) {
+    record(t, t->silu, 64);
+    [t->a release];
+    t->a = nil;
+    const id<MTLResource> read[] = {t->b, t->step}, write[] = {t->out};
+    [t->encoder useResources:read count:2 usage:MTLResourceUsageRead];
+    [t->encoder useResources:write count:1 usage:MTLResourceUsageRead | MTLResourceUsageWrite];
+    execute(t);
+    run(t);
+}
+static void nothing_wrong_with_a_freed_buffer_of_another_command(struct bench *t) {
+    id<MTLBuffer> freed = [t->device newBufferWithLength:1024 options:untracked];
+    [[t->recording indirectComputeCommandAtIndex:1] setKernelBuffer:freed offset:0 atIndex:0];
+    [freed release];
+    record(t, t->silu, 64);
+    use(t, MTLResourceUsageRead | MTLResourceUsageWrite, 3);
     execute(t);
     run(t);
 }
@@ -475,6 +493,7 @@ static const struct {
     RULE(threads_over_the_pipeline), RULE(threads_no_multiple), RULE(no_pipeline), RULE(buffer_missing), RULE(after_end_encoding),
     RULE(encoder_after_commit), RULE(commit_before_end_encoding), RULE(two_encoders), RULE(committed_twice), RULE(waited_before_commit),
     RULE(freed_in_flight), RULE(recording_changed_in_flight), RULE(not_resident), RULE(not_resident_for_writing),
+    RULE(recorded_buffer_freed), RULE(nothing_wrong_with_a_freed_buffer_of_another_command),
     RULE(pipeline_not_for_recordings), RULE(recorded_threads), RULE(recorded_without_threadgroup_memory),
     RULE(recorded_index_past_the_bind_count), RULE(recorded_command_missing), RULE(empty_command), RULE(range_past_the_end),
     RULE(indirect_range_past_the_end), RULE(indirect_range_misplaced), RULE(state_behind_a_recording), RULE(copy_past_the_end),
