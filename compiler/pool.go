@@ -116,7 +116,8 @@ func (s *state) batchRows() int {
 
 // fillClasses returns the numbers of rows that the programs of joint passes are compiled for, in ascending
 // order. The largest is a chunk. A GPU has programs for fewer rows, whose products have other kernels or
-// threadgroups. Layers with recurrent state need the rows of a sequence in order, so their tables have none.
+// threadgroups: the time of a product depends on the tiles of rows that its program has, not on the rows that there
+// are. Layers with recurrent state need the rows of a sequence in order, so their tables have none.
 func (s *state) fillClasses() (classes []int) {
 	chunk := s.chunk()
 	if s.cfg.Recurrent() {
@@ -124,8 +125,8 @@ func (s *state) fillClasses() (classes []int) {
 	}
 	if rows := s.in.Chip.BatchRows; s.in.Chip.GEMMUnit > 0 {
 		wanted := []int{fewRows, rows[len(rows)-1]}
-		if s.segments() { // gemm_few has two groups of rows for quantised weights
-			wanted = append(wanted, 2*fewRows)
+		if s.segments() { // gemm_few has two groups of rows for quantised weights, gemm_halves tiles of 64 and 128 rows
+			wanted = append(wanted, 2*fewRows, 4*fewRows, chunk*3/4)
 		}
 		for _, n := range wanted {
 			if n < chunk && !slices.Contains(classes, n) {

@@ -144,7 +144,7 @@ func (m *Model) startEngine(l sequence.Layout, o LoadOptions) error {
 	if m.engine, err = batch.New(batch.Options{
 		Device: p, Kinds: p.kinds, Guess: !predicts, Ahead: ahead, Spill: m.spill,
 		Schedule: schedule.Config{
-			Cost: jointCost(cost), Joint: p.joint(), Heads: p.mostHeads(), Sequences: min(l.Sequences, most), Context: int(m.t.Header.Context), Chunk: int(m.t.Header.Chunk),
+			Cost: jointCost(cost), Joint: p.joint(), Passes: p.passes(), Heads: p.mostHeads(), Sequences: min(l.Sequences, most), Context: int(m.t.Header.Context), Chunk: int(m.t.Header.Chunk),
 			Queue: queue, Chain: sampler.RankEntries,
 		},
 	}); err != nil && m.spill != nil {

@@ -3,6 +3,7 @@ package replay
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pianola-engine/pianola/internal/batch"
@@ -23,6 +24,18 @@ func (p *pool) joint() int {
 		}
 	}
 	return largest.rows
+}
+
+// passes returns the numbers of rows of the programs of joint passes on a GPU, whose time depends on the program. On a CPU
+// it depends on the rows, and there are none.
+func (p *pool) passes() (rows []int) {
+	if p.joint() == 0 || len(p.fill) == 1 {
+		return nil
+	}
+	for _, f := range p.fill {
+		rows = append(rows, min(f.rows, p.joint()))
+	}
+	return slices.Compact(rows)
 }
 
 // mostHeads returns the largest number of rows of a joint pass that choose tokens, or 0 if the table has no

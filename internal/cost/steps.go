@@ -46,16 +46,13 @@ func StepsOf(t *table.Table, c *chip.Chip) (*Steps, error) {
 		if len(part.list) == 0 {
 			continue
 		}
-		most := int(part.list[len(part.list)-1].MaxRows)
-		for rows := 1; ; rows = min(2*rows, most) {
+		for _, rows := range rowsOf(part.list) {
 			i := slices.IndexFunc(part.list, func(p *table.Program) bool { return int(p.MaxRows) >= rows })
 			at, err := stepTimeOf(t, part.list[i], c, rows, int(t.Header.Context)-1, part.counts)
 			if err != nil {
 				return nil, err
 			}
-			if *part.to = appendStep(*part.to, at); rows == most {
-				break
-			}
+			*part.to = appendStep(*part.to, at)
 		}
 	}
 	if len(fills) > 0 {
@@ -76,6 +73,20 @@ func StepsOf(t *table.Table, c *chip.Chip) (*Steps, error) {
 			return s, nil
 		}
 	}
+}
+
+// rowsOf returns the numbers of rows whose time is computed for a list of programs, in ascending order: powers of two,
+// the fewest and the most rows that each program is used for.
+func rowsOf(list []*table.Program) (rows []int) {
+	most := int(list[len(list)-1].MaxRows)
+	for n := 1; n < most; n *= 2 {
+		rows = append(rows, n)
+	}
+	for _, p := range list {
+		rows = append(rows, int(p.MaxRows), min(int(p.MaxRows)+1, most))
+	}
+	slices.Sort(rows)
+	return slices.Compact(rows)
 }
 
 // batchesOf returns the programs for rows of many sequences with a name, without the number of rows that follows it,

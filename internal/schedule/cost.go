@@ -6,8 +6,8 @@ import (
 )
 
 // Corrected is a Cost that is corrected by measurements: it multiplies predictions by the ratio of
-// measured and predicted times. It keeps a ratio for each class of rows, a power of two up to twice
-// that, because devices use other programs and kernels for more rows. It must not be used by several
+// measured and predicted times. It keeps a ratio for each class of rows, up to a power of two,
+// because devices use other programs and kernels for more rows. It must not be used by several
 // goroutines at a time.
 type Corrected struct {
 	Cost
@@ -28,7 +28,7 @@ type ratios [classes]float64
 const classes = 20
 
 // classOf returns the class of a number of rows.
-func classOf(rows int) int { return min(bits.Len(uint(max(rows, 1)))-1, classes-1) }
+func classOf(rows int) int { return min(bits.Len(uint(max(rows, 1)-1)), classes-1) }
 
 // caution is the ratio of a guess before its first measurement.
 const caution = 1e6
@@ -88,7 +88,7 @@ func (c *Corrected) ratio(r *ratios, rows int, predicted func(rows int) time.Dur
 	switch {
 	case known >= 0:
 		// Proportional to the most rows of the class, so that the time does not jump at its end.
-		if most := 2<<known - 1; c.Guess && rows > most {
+		if most := 1 << known; c.Guess && rows > most {
 			return r[known] * float64(predicted(most)) / float64(predicted(rows)) * float64(rows) / float64(most)
 		}
 		return r[known]

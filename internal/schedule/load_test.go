@@ -8,8 +8,11 @@ import (
 	"github.com/pianola-engine/pianola/internal/pages"
 )
 
-// curve is a Cost of measured times: of steps and of chunks by rows, in ms.
-type curve struct{ decode, prefill []point }
+// curve is a Cost of measured times: of steps, of chunks and of joint passes by rows, in ms.
+type curve struct {
+	decode, prefill []point
+	passes          []point // of the programs of joint passes; without any, a pass takes as long as a step
+}
 
 type point struct {
 	rows int
@@ -34,8 +37,29 @@ func milli(ms float64) time.Duration { return time.Duration(ms * float64(time.Mi
 func (c curve) Decode(rows, depth int) time.Duration     { return at(c.decode, rows) }
 func (c curve) Prefill(position, rows int) time.Duration { return at(c.prefill, rows) }
 
-// Joint takes a row of a prompt for one that decodes: it attends as such a row does.
-func (c curve) Joint(rows, heads, depth int) time.Duration { return at(c.decode, rows) }
+// Joint takes a row of a prompt for one that decodes: it attends as such a row does. A pass takes as long as one
+// with all rows of its program.
+func (c curve) Joint(rows, heads, depth int) time.Duration {
+	if i := slices.IndexFunc(c.passes, func(p point) bool { return p.rows >= rows }); i >= 0 {
+		return milli(c.passes[i].ms)
+	}
+	return at(c.decode, rows)
+}
+
+// classes returns the rows of the programs of joint passes.
+func (c curve) classes() (rows []int) {
+	for _, p := range c.passes {
+		rows = append(rows, p.rows)
+	}
+	return rows
+}
+
+// later are the times of llama-3.1-8b F16 on one H200 (docs/BENCHMARKS.md, 2026-11-29).
+var later = curve{
+	decode:  []point{{1, 4.05}, {8, 4.02}, {32, 5.48}, {64, 6.01}, {128, 7.37}, {256, 12.2}, {512, 20.2}},
+	prefill: []point{{1, 4.4}, {8, 4.5}, {32, 5.5}, {128, 7.3}, {512, 14.3}},
+	passes:  []point{{32, 5.5}, {64, 6.1}, {128, 7.5}, {256, 12.3}, {512, 20.3}},
+}
 
 // h200 are the times of llama-3.1-8b F16 on one H200 (docs/BENCHMARKS.md, 2026-11-24).
 var h200 = curve{
@@ -56,7 +80,8 @@ type served struct {
 	bound                             time.Duration
 	trip                              time.Duration // between two submissions
 	joint                             int
-	brief                             bool // the scheduler knows the time of a trip
+	passes                            []int // rows of the programs of joint passes
+	brief                             bool  // the scheduler knows the time of a trip
 }
 
 // result are the figures of a simulated load, as bench --serve-load prints them.
@@ -75,7 +100,7 @@ func quantile(sorted []time.Duration, percent int) time.Duration {
 // run simulates the load.
 func (l served) run(t *testing.T, cost Cost) (res result) {
 	t.Helper()
-	c := Config{Cost: cost, Sequences: l.clients, Context: 512, Chunk: 512, Joint: l.joint, Queue: 1 << 20, Chain: 256}
+	c := Config{Cost: cost, Sequences: l.clients, Context: 512, Chunk: 512, Joint: l.joint, Passes: l.passes, Queue: 1 << 20, Chain: 256}
 	s := newSim(t, c, pages.Kind{Name: "full", Pages: 8 * l.clients})
 	const think = 100 * time.Microsecond
 	arrivals := make([]time.Duration, l.clients) // in ascending order

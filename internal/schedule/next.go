@@ -582,13 +582,13 @@ func (s *Scheduler) joint(prompts []*Request, step *Step, limit time.Duration) (
 		return chunks, s.together(rows, chunks)
 	}
 	limit = max(limit, s.efficient(prompts, step, most))
+	sizes := s.sizes(step, most, func(n int) int { return n + LeastChunk })
 	// The time grows with the rows.
-	n := sort.Search(most/LeastChunk, func(i int) bool { _, d := take((i + 1) * LeastChunk); return d > limit }) * LeastChunk
-	if chunks, all = take(most); len(chunks) > 0 && all <= limit {
-		return chunks, all
-	}
-	if chunks, all = take(n); len(chunks) > 0 {
-		return chunks, all
+	n := sort.Search(len(sizes), func(i int) bool { _, d := take(sizes[i]); return d > limit })
+	if n > 0 {
+		if chunks, all = take(sizes[n-1]); len(chunks) > 0 {
+			return chunks, all
+		}
 	}
 	if chunks, all = take(min(most, LeastChunk)); len(chunks) > 0 && all <= step.Bound {
 		return chunks[:1], s.together(rows, chunks[:1])
@@ -596,37 +596,62 @@ func (s *Scheduler) joint(prompts []*Request, step *Step, limit time.Duration) (
 	return nil, 0
 }
 
+// efficientPart is the part of the best pass's rows a second that an efficient pass computes.
+const efficientPart = 0.7
+
 // efficient returns the time of the smallest pass of a step's rows with up to most rows of prompts that computes
-// at least three quarters as many rows a second as the best one within the bound. A pass that is shorter
+// at least efficientPart as many rows a second as the best one within the bound. A pass that is shorter
 // because of the share would keep places from rows that decode for longer than it saves them.
 func (s *Scheduler) efficient(prompts []*Request, step *Step, most int) time.Duration {
 	rows := step.Decode
-	var times [32]time.Duration
-	var rates [32]float64
-	tried, best := 0, 0.0
-	for n := LeastChunk; n <= most && tried < len(times); n *= 2 {
+	var times []time.Duration
+	var rates []float64
+	for _, n := range s.sizes(step, most, func(n int) int { return 2 * n }) {
 		chunks := s.divide(prompts, n)
 		d := s.together(rows, chunks)
 		if d > step.Bound {
 			break
 		}
-		times[tried], rates[tried] = d, float64(decoding(rows)+rowsOf(chunks))/float64(d)
-		best = max(best, rates[tried])
-		tried++
+		times, rates = append(times, d), append(rates, float64(decoding(rows)+rowsOf(chunks))/float64(d))
 	}
-	for i := range tried {
-		if rates[i] >= 0.75*best {
+	for i := range rates {
+		if rates[i] >= efficientPart*slices.Max(rates) {
 			return times[i]
 		}
 	}
 	return 0
 }
 
-// divide divides n rows among the first prompts, in the order of ranks.
+// sizes returns numbers of rows of prompts for joint passes with a step's rows, in ascending order, up to most. If the
+// device has programs for certain numbers of rows, these are the ones that fill a program; otherwise the first
+// is LeastChunk, and next returns the one that follows another.
+func (s *Scheduler) sizes(step *Step, most int, next func(int) int) (list []int) {
+	for _, rows := range s.c.Passes {
+		if n := rows - decoding(step.Decode); n >= LeastChunk && n < most {
+			list = append(list, n)
+		}
+	}
+	if len(s.c.Passes) == 0 {
+		for n := LeastChunk; n < most; n = next(n) {
+			list = append(list, n)
+		}
+	}
+	if most > 0 {
+		list = append(list, most)
+	}
+	return list
+}
+
+// divide divides n rows among the first prompts, in the order of ranks. A chunk that is not the end of a prompt has a
+// multiple of LeastChunk rows, unless passes have programs for certain numbers of rows.
 func (s *Scheduler) divide(prompts []*Request, n int) (chunks []Chunk) {
 	for _, r := range prompts {
 		rows := min(n, r.left())
-		if rows < r.left() {
+		switch {
+		case rows == r.left():
+		case rows < LeastChunk:
+			rows = 0
+		case len(s.c.Passes) == 0:
 			rows = rows / LeastChunk * LeastChunk
 		}
 		if rows <= 0 || !s.joins(r) {

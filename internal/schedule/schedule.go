@@ -95,7 +95,10 @@ type Config struct {
 	Context   int    // largest number of positions of a sequence
 	Chunk     int    // largest number of rows of a chunk
 	Joint     int    // largest number of rows of a pass for rows that decode and prompts; 0 if the device has none
-	Heads     int    // largest number of rows of such a pass that choose a token, at least Sequences; 0 means Sequences
+	// Passes are the numbers of rows that the device has programs of joint passes for, in ascending order; the last
+	// is Joint. A pass takes about as long as one with all rows of its program. None means that it depends on the rows.
+	Passes []int
+	Heads  int // largest number of rows of such a pass that choose a token, at least Sequences; 0 means Sequences
 	// Budget is the largest number of tokens of a submission, not counting those of a chain after
 	// its first; 0 means Sequences + Chunk.
 	Budget int
@@ -255,9 +258,10 @@ func (s *Scheduler) Hits() Hits { return s.hits }
 
 // New returns a scheduler without requests.
 func New(c Config) (*Scheduler, error) {
-	if c.Store == nil || c.Cost == nil || c.Sequences < 1 || c.Context < 1 || c.Chunk < 1 || c.Joint < 0 || c.Heads < 0 || c.Budget < 0 || c.Chain < 0 || c.Queue < 0 || c.Age < 0 || c.Share < 0 {
-		return nil, fmt.Errorf("schedule: invalid configuration: %d sequences, context %d, chunk %d, joint %d, heads %d, budget %d, chain %d, queue %d, age %v, share %v",
-			c.Sequences, c.Context, c.Chunk, c.Joint, c.Heads, c.Budget, c.Chain, c.Queue, c.Age, c.Share)
+	if c.Store == nil || c.Cost == nil || c.Sequences < 1 || c.Context < 1 || c.Chunk < 1 || c.Joint < 0 || c.Heads < 0 || c.Budget < 0 || c.Chain < 0 || c.Queue < 0 || c.Age < 0 || c.Share < 0 ||
+		!slices.IsSorted(c.Passes) || len(c.Passes) > 0 && c.Passes[len(c.Passes)-1] != c.Joint {
+		return nil, fmt.Errorf("schedule: invalid configuration: %d sequences, context %d, chunk %d, joint %d, passes %d, heads %d, budget %d, chain %d, queue %d, age %v, share %v",
+			c.Sequences, c.Context, c.Chunk, c.Joint, c.Passes, c.Heads, c.Budget, c.Chain, c.Queue, c.Age, c.Share)
 	}
 	c.Budget = cmp.Or(c.Budget, c.Sequences+c.Chunk)
 	c.Heads = cmp.Or(c.Heads, c.Sequences)

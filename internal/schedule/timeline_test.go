@@ -261,7 +261,7 @@ func TestCorrected(t *testing.T) {
 
 	c = &Corrected{Cost: simple, Guess: true}
 	measure(2, 0, 3*time.Millisecond)
-	near("a guess of ten times the rows", c.Decode(30, 0), 30*time.Millisecond)
+	near("a guess of ten times the rows", c.Decode(20, 0), 30*time.Millisecond)
 }
 
 // TestMeasuredAgain has the first joint pass, which has only prompts, take a hundred times as long as later ones.
