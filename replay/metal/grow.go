@@ -33,7 +33,7 @@ func (d backend) resize(s *session, positions, keep int) (room device.Room, err 
 		if d.o.Mode == modeRecord {
 			err = d.list(s, append(blocks, s.blocks...))
 		}
-		if err == nil && d.o.Mode == modeRecord && d.sessions.Load() == 1 {
+		if err == nil && d.o.Mode == modeRecord && old.room == 0 && d.sessions.Load() == 1 {
 			err = d.exec.prepare(s)
 		}
 	}

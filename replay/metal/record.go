@@ -92,8 +92,8 @@ func (d *Device) record(s *session, flight int, program uint32) error {
 	return nil
 }
 
-// prepare records every program for a session, which is the only one, so that its first submissions need not. It does
-// nothing while a flight is in use.
+// prepare records every program for a new session, which is the only one, so that its first submissions need not. It
+// does nothing while a flight is in use.
 func (e *executor) prepare(s *session) error {
 	for range flights {
 		select {
