@@ -126,7 +126,10 @@ func (s *state) fillClasses() (classes []int) {
 	if rows := s.in.Chip.BatchRows; s.in.Chip.GEMMUnit > 0 {
 		wanted := []int{fewRows, rows[len(rows)-1]}
 		if s.segments() { // gemm_few has two groups of rows for quantised weights, gemm_halves tiles of 64 and 128 rows
-			wanted = append(wanted, 2*fewRows, 4*fewRows, chunk*3/4)
+			for n := 2 * fewRows; n < chunk; n *= 2 {
+				wanted = append(wanted, n)
+			}
+			wanted = append(wanted, chunk*3/4)
 		}
 		for _, n := range wanted {
 			if n < chunk && !slices.Contains(classes, n) {

@@ -26,16 +26,21 @@ func (p *pool) joint() int {
 	return largest.rows
 }
 
-// passes returns the numbers of rows of the programs of joint passes on a GPU, whose time depends on the program. On a CPU
-// it depends on the rows, and there are none.
+// passes returns the numbers of rows of the programs of joint passes, or nil if a pass need not fill its program. That is
+// so if there is one program, as on a CPU, or one for more than twice as many rows as the one before: with so few
+// programs, passes of other sizes are needed to keep bounds.
 func (p *pool) passes() (rows []int) {
-	if p.joint() == 0 || len(p.fill) == 1 {
+	most := p.joint()
+	for i, f := range p.fill {
+		if i > 0 && f.rows > 2*p.fill[i-1].rows {
+			return nil
+		}
+		rows = append(rows, min(f.rows, most))
+	}
+	if rows = slices.Compact(rows); len(rows) < 2 {
 		return nil
 	}
-	for _, f := range p.fill {
-		rows = append(rows, min(f.rows, p.joint()))
-	}
-	return slices.Compact(rows)
+	return rows
 }
 
 // mostHeads returns the largest number of rows of a joint pass that choose tokens, or 0 if the table has no
