@@ -3,8 +3,10 @@
 package metal_test
 
 import (
+	"fmt"
 	"testing"
 
+	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/metal/soft"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/metal"
@@ -44,4 +46,35 @@ func encodeNS(tb testing.TB, m model, submissions int) (float64, error) {
 		}
 	}
 	return best, nil
+}
+
+// BenchmarkTurns measures what a submission of one token costs the host in mode record, with a Metal that does nothing, if
+// the same session submits all of them and if three take turns. Two would keep a flight each.
+func BenchmarkTurns(b *testing.B) {
+	m := compiled(b, "gopher-q8_0.gguf", 512, compiler.Options{})
+	p, _, _ := m.t.Program(table.ProgramDecode)
+	for _, sessions := range []int{1, 3} {
+		b.Run(fmt.Sprint(sessions), func(b *testing.B) {
+			soft.SetNull(true)
+			d, err := metal.New(whole(b, "record"))
+			soft.SetNull(false)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer d.Close()
+			if err := d.Load(bg, m.t, m.src, replay.LoadOptions{}); err != nil {
+				b.Fatal(err)
+			}
+			var subs []*replay.Submission
+			for range sessions {
+				subs = append(subs, decode(m.t, begun(b, d), 0, 1))
+			}
+			for i := range b.N {
+				if _, err := submit(d, subs[i%sessions]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(p.Count), "commands")
+		})
+	}
 }

@@ -121,6 +121,44 @@
 }
 @end
 
+@interface NullIndirectCommand : NSObject <MTLIndirectComputeCommand>
+@end
+@implementation NullIndirectCommand
+- (void)setComputePipelineState:(id<MTLComputePipelineState>)state {
+}
+- (void)setKernelBuffer:(id<MTLBuffer>)buffer offset:(NSUInteger)offset atIndex:(NSUInteger)index {
+}
+- (void)concurrentDispatchThreadgroups:(MTLSize)groups threadsPerThreadgroup:(MTLSize)threads {
+}
+- (void)setBarrier {
+}
+- (void)clearBarrier {
+}
+- (void)reset {
+}
+- (void)setThreadgroupMemoryLength:(NSUInteger)length atIndex:(NSUInteger)index {
+}
+@end
+
+@interface NullRecording : NSObject <MTLIndirectCommandBuffer> {
+    NullIndirectCommand *command;
+}
+@end
+@implementation NullRecording
+@dynamic label, size, allocatedSize;
+- (instancetype)init {
+    command = [NullIndirectCommand new];
+    return self;
+}
+- (id<MTLIndirectComputeCommand>)indirectComputeCommandAtIndex:(NSUInteger)index {
+    return command;
+}
+- (void)dealloc {
+    [command release];
+    [super dealloc];
+}
+@end
+
 // NullDevice has the limits, the library and the pipelines of the software Metal.
 @interface NullDevice : SoftDevice
 @end
@@ -154,7 +192,7 @@
 - (id<MTLIndirectCommandBuffer>)newIndirectCommandBufferWithDescriptor:(MTLIndirectCommandBufferDescriptor *)descriptor
                                                        maxCommandCount:(NSUInteger)count
                                                                options:(MTLResourceOptions)options {
-    return nil;
+    return [NullRecording new];
 }
 @end
 
