@@ -12,11 +12,12 @@ const maxRecorded = 16384
 
 // recording is an indirect command buffer of mode record: the table's commands at their indices, followed by the
 // patches. Each flight has one, which every session uses: before a flight replays a program for another session,
-// or after the session's caches have moved, the program's commands are recorded again.
+// or after the session's caches have moved, its commands are recorded again: what belongs to the session changes.
 type recording struct {
 	buffer  driver.Recording
 	patches []driver.Command // bound to the flight's secondary bytes
-	bound   []uint64         // binding of the session for which each program is recorded; 0: none
+	bound   []uint64         // binding of the session for which each program is recorded; 0: none, or not all of it
+	whole   []bool           // programs of which every command has been recorded
 }
 
 // patches returns the number of a program's patches in a recording.
@@ -51,7 +52,7 @@ func (d *Device) newRecordings(t *table.Table) error {
 			return fmt.Errorf("metal: recording of %d commands: %w", at, err)
 		}
 		d.own.add(r.buffer)
-		r.bound = make([]uint64, len(d.programs))
+		r.bound, r.whole = make([]uint64, len(d.programs)), make([]bool, len(d.programs))
 	}
 	return nil
 }
@@ -79,7 +80,9 @@ func (d *Device) record(s *session, flight int, program uint32) error {
 		return nil
 	}
 	r.bound[program] = 0
-	bound := &driver.Bound{Params: d.params, Second: d.secondary[flight], Step: s.step.buffer, StepOffset: s.step.offset}
+	bound := &driver.Bound{
+		Params: d.params, Second: d.secondary[flight], Step: s.step.buffer, StepOffset: s.step.offset, Again: bit(r.whole[program]),
+	}
 	if err := d.drv.Record(r.buffer, int(of.First), s.cmds[of.First:of.First+of.Count], bound); err != nil {
 		return fmt.Errorf("metal: recording: %w", err)
 	}
@@ -88,7 +91,7 @@ func (d *Device) record(s *session, flight int, program uint32) error {
 	if err := d.drv.Record(r.buffer, p.patch, r.patches[p.patch-len(d.table.Cmds):][:p.patches(d)], bound); err != nil {
 		return fmt.Errorf("metal: recording: patches: %w", err)
 	}
-	r.bound[program] = s.binding
+	r.bound[program], r.whole[program] = s.binding, true
 	return nil
 }
 

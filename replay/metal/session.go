@@ -135,7 +135,7 @@ func (d *Device) command(s *session, to *driver.Command, i int) {
 		Patch: uint8(c.Patch.Kind()), PatchOffset: c.PatchOffset[0],
 	}
 	if k.sized != nil && s.room > 0 {
-		to.Params = k.sized[slices.Index(d.caches.Capacities(), s.room)]
+		to.Params, to.Sized = k.sized[slices.Index(d.caches.Capacities(), s.room)], 1
 	}
 	if c.Patch&table.PatchRows != 0 {
 		to.Rows = 1
@@ -147,6 +147,9 @@ func (d *Device) command(s *session, to *driver.Command, i int) {
 		if b < int(c.Bindings) && bind.Slot != table.NoSlot {
 			p := &s.mem[bind.Slot]
 			to.Buffers[b], to.Offsets[b] = p.buffer, p.offset+bind.Offset
+			if d.table.Slots[bind.Slot].Scope == table.ScopeSession {
+				to.Own |= 1 << b
+			}
 		}
 	}
 }

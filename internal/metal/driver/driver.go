@@ -104,7 +104,9 @@ type Command struct {
 	Patch             uint8 // a table.Patch without PatchRows
 	Rows              uint8 // 1: the rows are patched too
 	PatchOffset       uint8 // offset of the patched value; 255 if the command has no patch
-	_                 [4]uint8
+	Own               uint8 // for recordings: a bit for each binding whose buffer belongs to the session
+	Sized             uint8 // for recordings: 1: the parameters depend on the capacity of the session's caches
+	_                 [2]uint8
 }
 
 // Place is the current position, in the layout of a step block after its counter.
@@ -164,6 +166,8 @@ type Fault struct {
 type Bound struct {
 	Params, Second, Step Buffer
 	StepOffset           uint64
+	Again                uint32 // 1: the commands are recorded for another session, which changes its buffers, sized parameters and the step block
+	_                    uint32
 }
 
 // Device is a GPU with one queue. Its methods may be called from several goroutines, except those

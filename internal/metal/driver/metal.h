@@ -75,7 +75,9 @@ typedef struct pm_command {
     uint8_t patch;           // a table.Patch without the flag for rows
     uint8_t rows;            // 1: the rows are patched too
     uint8_t patch_offset;    // byte to which the patch's value is written; 255: none
-    uint8_t reserved[4];
+    uint8_t own;             // for recordings: a bit for each binding whose buffer belongs to the session
+    uint8_t sized;           // for recordings: 1: the parameters depend on the capacity of the session's caches
+    uint8_t reserved[2];
 } pm_command;
 
 // pm_place is the current position, in the layout of a step block after its counter.
@@ -124,6 +126,8 @@ typedef struct pm_chain {
 typedef struct pm_bound {
     void *params, *second, *step;
     uint64_t step_offset;
+    uint32_t again; // 1: the commands are recorded for another session, which changes its buffers, sized parameters and the step block
+    uint32_t reserved;
 } pm_bound;
 
 // A function that fails returns 0 and fills in *e or the chain's error. Returned objects are
