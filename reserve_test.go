@@ -16,7 +16,7 @@ func TestReserve(t *testing.T) {
 		want     int
 	}{
 		{"cpu", "encode", false, 0, 0}, {"cuda", "resident", false, 0, 0}, {"cuda", "record", false, 0, 0},
-		{"metal", "encode", false, 0, 0}, {"metal", "record", false, 0, 512}, {"metal", "record", false, 7, 7},
+		{"metal", "encode", false, 0, 0}, {"metal", "record", false, 0, 0}, {"metal", "record", false, 7, 7},
 		{"cuda", "record", true, 0, 512}, {"cpu", "encode", true, 0, 512}, {"cpu", "encode", true, 7, 7},
 	} {
 		m := &Model{device: c.device, mode: c.mode, realTime: c.realTime, t: &table.Table{Header: table.Header{Context: 512}}}
