@@ -97,6 +97,7 @@ type Device struct {
 	ranges    [flights][]byte        // the execution ranges
 
 	recordings [flights]recording // of mode record
+	read       []driver.Object    // what recorded commands read
 	bindings   atomic.Uint64      // number of bindings so far
 	sessions   atomic.Int64       // number of open sessions
 	exec       *executor

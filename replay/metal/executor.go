@@ -384,7 +384,7 @@ func (e *executor) bind(f *flight) {
 	if e.d.o.Mode == modeRecord {
 		c.Recording = e.d.recordings[f.i].buffer
 		c.Written, c.WrittenCount = unsafe.SliceData(s.written[f.i]), uint32(len(s.written[f.i]))
-		c.Read, c.ReadCount = unsafe.SliceData(s.read), uint32(len(s.read))
+		c.Read, c.ReadCount = unsafe.SliceData(e.d.read), uint32(len(e.d.read))
 	}
 }
 

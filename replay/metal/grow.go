@@ -32,9 +32,9 @@ func (d backend) resize(s *session, positions, keep int) (room device.Room, err 
 		d.bindCaches(s)
 		if d.o.Mode == modeRecord {
 			err = d.list(s, append(blocks, s.blocks...))
-		}
-		if err == nil && d.o.Mode == modeRecord && old.room == 0 && d.sessions.Load() == 1 {
-			err = d.exec.prepare(s)
+			if err == nil && old.room == 0 && d.sessions.Load() == 1 {
+				err = d.exec.prepare(s)
+			}
 		}
 	}
 	if err != nil {

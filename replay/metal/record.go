@@ -17,7 +17,6 @@ type recording struct {
 	buffer  driver.Recording
 	patches []driver.Command // bound to the flight's secondary bytes
 	bound   []uint64         // binding of the session for which each program is recorded; 0: none, or not all of it
-	whole   []bool           // programs of which every command has been recorded
 }
 
 // patches returns the number of a program's patches in a recording.
@@ -31,7 +30,7 @@ func (p *program) patches(d *Device) int {
 	return 0
 }
 
-// newRecordings allocates the recordings of a table and the patches in them.
+// newRecordings allocates the recordings of a table and the patches in them, and lists the objects that commands read.
 func (d *Device) newRecordings(t *table.Table) error {
 	at := len(t.Cmds)
 	for i := range d.programs {
@@ -52,8 +51,14 @@ func (d *Device) newRecordings(t *table.Table) error {
 			return fmt.Errorf("metal: recording of %d commands: %w", at, err)
 		}
 		d.own.add(r.buffer)
-		r.bound, r.whole = make([]uint64, len(d.programs)), make([]bool, len(d.programs))
+		r.bound = make([]uint64, len(d.programs))
 	}
+	var err error
+	if d.read, err = array[driver.Object](&d.own, len(d.weights)+1); err != nil {
+		return err
+	}
+	copy(d.read, d.weights)
+	d.read[len(d.weights)] = d.params
 	return nil
 }
 
@@ -79,10 +84,10 @@ func (d *Device) record(s *session, flight int, program uint32) error {
 	if r.bound[program] == s.binding {
 		return nil
 	}
-	r.bound[program] = 0
 	bound := &driver.Bound{
-		Params: d.params, Second: d.secondary[flight], Step: s.step.buffer, StepOffset: s.step.offset, Again: bit(r.whole[program]),
+		Params: d.params, Second: d.secondary[flight], Step: s.step.buffer, StepOffset: s.step.offset, Again: bit(r.bound[program] != 0),
 	}
+	r.bound[program] = 0
 	if err := d.drv.Record(r.buffer, int(of.First), s.cmds[of.First:of.First+of.Count], bound); err != nil {
 		return fmt.Errorf("metal: recording: %w", err)
 	}
@@ -91,7 +96,7 @@ func (d *Device) record(s *session, flight int, program uint32) error {
 	if err := d.drv.Record(r.buffer, p.patch, r.patches[p.patch-len(d.table.Cmds):][:p.patches(d)], bound); err != nil {
 		return fmt.Errorf("metal: recording: patches: %w", err)
 	}
-	r.bound[program], r.whole[program] = s.binding, true
+	r.bound[program] = s.binding
 	return nil
 }
 
@@ -116,14 +121,8 @@ func (e *executor) prepare(s *session) error {
 	return nil
 }
 
-// list lists the objects that the recorded commands of a session use, which has the given buffers.
+// list lists the objects to which the recorded commands of a session write, which has the given buffers.
 func (d *Device) list(s *session, blocks []driver.Buffer) error {
-	var err error
-	if s.read, err = array[driver.Object](&s.kv, len(d.weights)+1); err != nil {
-		return err
-	}
-	copy(s.read, d.weights)
-	s.read[len(d.weights)] = d.params
 	for flight := range flights {
 		written, err := array[driver.Object](&s.kv, len(blocks)+len(d.scratch)+1)
 		if err != nil {

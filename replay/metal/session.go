@@ -52,7 +52,6 @@ type grown struct {
 	// Of mode record.
 	binding uint64 // number of the places that the commands are bound to, which no other session has
 	written [flights][]driver.Object
-	read    []driver.Object
 }
 
 // free releases everything that a session owns.

@@ -184,18 +184,22 @@ int pm_record(void *recording, uint32_t at, const pm_command *commands, uint32_t
             const pm_command *c = &commands[i];
             id<MTLIndirectComputeCommand> command = [(id<MTLIndirectCommandBuffer>)recording indirectComputeCommandAtIndex:at + i];
             if (!command) return pm_failed(e, nil, "no indirect command");
-            if (!bound->again) {
-                [command reset]; // it may have been recorded in part
-                [command setComputePipelineState:(id<MTLComputePipelineState>)c->pipeline];
+            if (bound->again) {
+                for (NSUInteger b = 0; b < pm_bindings; b++) {
+                    if (c->buffers[b] && (c->own >> b & 1)) [command setKernelBuffer:(id<MTLBuffer>)c->buffers[b] offset:c->offsets[b] atIndex:b];
+                }
+                if (c->sized) [command setKernelBuffer:(id<MTLBuffer>)bound->params offset:c->params atIndex:pm_params];
+                [command setKernelBuffer:(id<MTLBuffer>)bound->step offset:bound->step_offset atIndex:pm_step];
+                continue;
             }
+            [command reset]; // it may have been recorded in part
+            [command setComputePipelineState:(id<MTLComputePipelineState>)c->pipeline];
             for (NSUInteger b = 0; b < pm_bindings; b++) {
-                if (!c->buffers[b] || (bound->again && !(c->own >> b & 1))) continue;
-                [command setKernelBuffer:(id<MTLBuffer>)c->buffers[b] offset:c->offsets[b] atIndex:b];
+                if (c->buffers[b]) [command setKernelBuffer:(id<MTLBuffer>)c->buffers[b] offset:c->offsets[b] atIndex:b];
             }
-            if (!bound->again || c->sized) [command setKernelBuffer:(id<MTLBuffer>)bound->params offset:c->params atIndex:pm_params];
-            [command setKernelBuffer:(id<MTLBuffer>)bound->step offset:bound->step_offset atIndex:pm_step];
-            if (bound->again) continue;
+            [command setKernelBuffer:(id<MTLBuffer>)bound->params offset:c->params atIndex:pm_params];
             [command setKernelBuffer:(id<MTLBuffer>)bound->second offset:c->second_at atIndex:pm_second];
+            [command setKernelBuffer:(id<MTLBuffer>)bound->step offset:bound->step_offset atIndex:pm_step];
             if (c->threadgroup_memory) [command setThreadgroupMemoryLength:c->threadgroup_memory atIndex:0];
             if (c->barrier) [command setBarrier];
             [command concurrentDispatchThreadgroups:size_of(c->groups) threadsPerThreadgroup:size_of(c->threads)];
