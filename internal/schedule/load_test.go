@@ -54,8 +54,8 @@ func (c curve) classes() (rows []int) {
 	return rows
 }
 
-// later are the times of llama-3.1-8b F16 on one H200 (docs/BENCHMARKS.md, 2026-11-29), those of 384 rows interpolated.
-var later = curve{
+// h200Passes are the times of llama-3.1-8b F16 on one H200 (docs/BENCHMARKS.md, 2026-11-29), those of 384 rows interpolated.
+var h200Passes = curve{
 	decode:  []point{{1, 4.05}, {8, 4.02}, {32, 5.48}, {64, 6.01}, {128, 7.37}, {256, 12.2}, {384, 16.2}, {512, 20.2}},
 	prefill: []point{{1, 4.4}, {8, 4.5}, {32, 5.5}, {128, 7.3}, {512, 14.3}},
 	passes:  []point{{32, 5.5}, {64, 6.1}, {128, 7.5}, {256, 12.3}, {384, 16.3}, {512, 20.3}},
@@ -244,11 +244,11 @@ func TestServedLate(t *testing.T) {
 
 // TestServedPasses simulates loads whose passes take as long as the program that computes them, as on a GPU. A pass
 // that does not fill its program computes fewer rows of prompts in the same time: 50 clients with a bound of 10 ms had
-// 6,114 tok/s without a program for 128 rows, and 200 with a bound of 50 ms 10,832 without one for 384.
+// 6,137 tok/s without programs for 128 and 384 rows, and 200 with a bound of 50 ms 10,810.
 func TestServedPasses(t *testing.T) {
 	for _, c := range []servedCase{
-		{later, 50, milli(10), 6800, milli(45)}, {later, 50, milli(50), 6500, milli(60)}, {later, 100, milli(20), 9000, milli(45)},
-		{later, 200, milli(20), 11400, milli(160)}, {later, 200, milli(50), 11400, milli(160)},
+		{h200Passes, 50, milli(10), 6800, milli(45)}, {h200Passes, 50, milli(50), 6500, milli(60)}, {h200Passes, 100, milli(20), 9000, milli(45)},
+		{h200Passes, 200, milli(20), 11400, milli(160)}, {h200Passes, 200, milli(50), 11400, milli(160)},
 	} {
 		c.check(t)
 	}
